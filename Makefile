@@ -1,0 +1,39 @@
+# make check      formatting, lint, types, layers and sizes
+# make test-fast  the tests that need neither Spark nor a broker
+# make test       everything
+# make bench      records per second of one core
+
+PYTHON ?= python3
+BIN := .venv/bin
+INSTALLED := .venv/.installed
+
+.PHONY: .venv check test-fast test bench clean
+
+.venv: $(INSTALLED)
+
+$(INSTALLED): pyproject.toml requirements.lock
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
+		|| { echo "Headrace needs Python 3.11 or newer: make PYTHON=/path/to/python3.11" >&2; exit 1; }
+	$(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint requirements.lock 'pip>=25.1'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint requirements.lock --editable . --group dev
+	@touch $@
+
+check: $(INSTALLED)
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/pyright
+	$(BIN)/lint-imports --no-cache
+	$(BIN)/python -m pytest -q tests/test_skeleton_sizes.py
+
+test-fast: $(INSTALLED)
+	$(BIN)/python -m pytest -q -n 2 -m "not spark and not kafka and not slow"
+
+test: check
+	$(BIN)/python -m pytest -q -n 2
+
+bench: $(INSTALLED)
+	$(BIN)/python benchmarks/core.py
+
+clean:
+	rm -rf .venv build dist .pytest_cache .ruff_cache .hypothesis

@@ -1,0 +1,35 @@
+"""Kafka Streams for Python, on Spark."""
+
+from headrace import serde
+from headrace.dsl.builder import StreamsBuilder
+from headrace.dsl.cogrouped import CogroupedKStream, WindowedCogroupedKStream
+from headrace.dsl.grouped import KGroupedStream, KGroupedTable
+from headrace.dsl.options import Buffer, EmitStrategy, Materialized, Suppressed
+from headrace.dsl.stream import KStream
+from headrace.dsl.table import GlobalKTable, KTable
+from headrace.dsl.windowed import WindowedKStream
+from headrace.errors import InvalidStateStoreError, StreamsError, TopologyError
+from headrace.model.record import FixedKeyRecord, Record, RecordMetadata, ValueAndTimestamp, VersionedRecord
+from headrace.model.windows import (
+    JoinWindows,
+    SessionWindows,
+    SlidingWindows,
+    TimeWindows,
+    UnlimitedWindows,
+    Window,
+    Windowed,
+)
+from headrace.state.spec import StoreSpec
+from headrace.state.stores import Stores
+from headrace.topology.builder import Topology
+from headrace.topology.describe import TopologyDescription
+from headrace.topology.processor import FixedKeyProcessor, Processor, ProcessorContext, Punctuation
+
+__all__ = [
+    "Buffer", "CogroupedKStream", "EmitStrategy", "FixedKeyProcessor", "FixedKeyRecord", "GlobalKTable",
+    "InvalidStateStoreError", "JoinWindows", "KGroupedStream", "KGroupedTable", "KStream", "KTable", "Materialized",
+    "Processor", "ProcessorContext", "Punctuation", "Record", "RecordMetadata", "SessionWindows", "SlidingWindows",
+    "StoreSpec", "Stores", "StreamsBuilder", "StreamsError", "Suppressed", "TimeWindows", "Topology", "TopologyDescription",
+    "TopologyError", "UnlimitedWindows", "ValueAndTimestamp", "VersionedRecord", "Window", "Windowed",
+    "WindowedCogroupedKStream", "WindowedKStream", "serde",
+]  # fmt: skip

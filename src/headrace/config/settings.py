@@ -1,0 +1,145 @@
+"""The settings of an application, in one frozen object."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, Self
+
+from headrace.config import values
+from headrace.config.properties import read_properties
+from headrace.config.values import Guarantee, Handler, StoreKind
+from headrace.errors import ConfigError
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Config:
+    """Every setting under Kafka Streams' name, with an underscore for each dot.
+
+    `default_key_serde`, `default_value_serde` and `default_timestamp_extractor` are kept as they were given: an object,
+    or the name of a Kafka class. `extra` has what is not understood, under the names that were given.
+    """
+
+    application_id: str | None = None
+    bootstrap_servers: str | None = None
+    buffered_records_per_partition: int = 1000
+    commit_interval_ms: int = 100
+    default_key_serde: object = None
+    default_timestamp_extractor: object = None
+    default_value_serde: object = None
+    deserialization_exception_handler: Handler = "fail"
+    dsl_store_format: str = "DEFAULT"
+    dsl_store_suppliers_class: StoreKind = "persistent"
+    emit_interval_ms: int = 1000
+    ensure_explicit_internal_resource_naming: bool = False
+    errors_dead_letter_queue_topic_name: str | None = None
+    max_task_idle_ms: int = 0
+    num_standby_replicas: int = 0
+    num_stream_threads: int = 1
+    processing_exception_handler: Handler = "fail"
+    processing_exception_handler_global_enabled: bool = False
+    processing_guarantee: Guarantee = "exactly_once"
+    production_exception_handler: Handler = "fail"
+    replication_factor: int = -1
+    state_cleanup_delay_ms: int = 600_000
+    state_dir: str | None = None
+    statestore_cache_max_bytes: int = 10_485_760
+    topology_optimization: frozenset[str] = frozenset()
+    window_size_ms: int | None = None
+    windowed_inner_class_serde: object = None
+    windowstore_changelog_additional_retention_ms: int = 86_400_000
+    extra: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
+
+    @classmethod
+    def of(cls, settings: Mapping[str, Any] | str | Path | None = None, /, **options: Any) -> Self:
+        """A configuration of a mapping with dotted names or of a `.properties` file, and of keywords, which win.
+
+        >>> Config.of({"statestore.cache.max.bytes": "0"}, emit_interval_ms=0).statestore_cache_max_bytes
+        0
+        """
+        if isinstance(settings, (str, Path)):
+            settings = read_properties(settings)
+        understood: dict[str, Any] = {}
+        extra: dict[str, Any] = {}
+        for name, value in [*(settings or {}).items(), *options.items()]:
+            setting = _FIELDS.get(name.replace("_", "."))
+            if setting is None:
+                extra[name] = value
+            elif value is not None:
+                understood[setting] = _read(name, value, _READERS[setting])
+        _name_once(extra)
+        config = cls(**understood, extra=MappingProxyType(extra))
+        _check_dead_letters(config)
+        return config
+
+
+_READERS: dict[str, Callable[[Any], Any]] = {
+    "application_id": values.text,
+    "bootstrap_servers": values.text,
+    "buffered_records_per_partition": values.positive,
+    "commit_interval_ms": values.milliseconds,
+    "default_key_serde": values.as_given,
+    "default_timestamp_extractor": values.as_given,
+    "default_value_serde": values.as_given,
+    "deserialization_exception_handler": values.handler,
+    "dsl_store_format": values.store_format,
+    "dsl_store_suppliers_class": values.store_kind,
+    "emit_interval_ms": values.milliseconds,
+    "ensure_explicit_internal_resource_naming": values.yes_or_no,
+    "errors_dead_letter_queue_topic_name": values.text,
+    "max_task_idle_ms": values.any_whole,
+    "num_standby_replicas": values.whole,
+    "num_stream_threads": values.positive,
+    "processing_exception_handler": values.handler,
+    "processing_exception_handler_global_enabled": values.yes_or_no,
+    "processing_guarantee": values.guarantee,
+    "production_exception_handler": values.handler,
+    "replication_factor": values.any_whole,
+    "state_cleanup_delay_ms": values.milliseconds,
+    "state_dir": values.text,
+    "statestore_cache_max_bytes": values.whole,
+    "topology_optimization": values.optimization,
+    "window_size_ms": values.positive,
+    "windowed_inner_class_serde": values.as_given,
+    "windowstore_changelog_additional_retention_ms": values.milliseconds,
+}
+
+# Names that Kafka Streams retired, and those of its internals that mean the same.
+_OTHER_NAMES = {
+    "cache.max.bytes.buffering": "statestore_cache_max_bytes",
+    "default.deserialization.exception.handler": "deserialization_exception_handler",
+    "default.dsl.store": "dsl_store_suppliers_class",
+    "default.production.exception.handler": "production_exception_handler",
+    "windowed.inner.deserializer.class": "windowed_inner_class_serde",
+    "windowed.inner.serializer.class": "windowed_inner_class_serde",
+    "..emit.interval.ms.kstreams.outer.join.spurious.results.fix..": "emit_interval_ms",
+    "..emit.interval.ms.kstreams.windowed.aggregation..": "emit_interval_ms",
+}
+_FIELDS = {name.replace("_", "."): name for name in _READERS} | _OTHER_NAMES
+
+
+def _read(name: str, value: Any, reader: Callable[[Any], Any]) -> Any:
+    try:
+        return reader(value)
+    except ValueError as problem:
+        raise ConfigError(f"{name}={value!r} cannot be used: {problem}") from None
+
+
+def _name_once(extra: Mapping[str, Any]) -> None:
+    if extra:
+        _log.warning("settings without a meaning here, kept but not used: %s", ", ".join(sorted(extra)))
+
+
+def _check_dead_letters(config: Config) -> None:
+    if config.errors_dead_letter_queue_topic_name is None:
+        for name in ("deserialization", "processing", "production"):
+            if getattr(config, f"{name}_exception_handler") == "dead_letter":
+                raise ConfigError(
+                    f"{name}.exception.handler='dead_letter' needs a topic to send to: "
+                    "set errors.dead.letter.queue.topic.name"
+                )

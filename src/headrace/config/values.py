@@ -1,0 +1,151 @@
+"""How the text or object given for a setting becomes its value; a `ValueError` says what would have been right."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any, Literal, TypeVar
+
+StoreKind = Literal["persistent", "memory"]
+Guarantee = Literal["exactly_once", "at_least_once"]
+Handler = Literal["fail", "continue", "dead_letter"] | Callable[..., Any]
+
+_T = TypeVar("_T")
+
+OPTIMIZATIONS = frozenset({"reuse.ktable.source.topics", "merge.repartition.topics", "single.store.self.join"})
+
+_GUARANTEES: dict[str, Guarantee] = {
+    "exactly_once": "exactly_once",
+    "exactly_once_v2": "exactly_once",
+    "exactly_once_beta": "exactly_once",
+    "at_least_once": "at_least_once",
+}
+_HANDLERS: dict[str, Handler] = {
+    "fail": "fail",
+    "continue": "continue",
+    "dead_letter": "dead_letter",
+    "LogAndFailExceptionHandler": "fail",
+    "LogAndContinueExceptionHandler": "continue",
+    "LogAndFailProcessingExceptionHandler": "fail",
+    "LogAndContinueProcessingExceptionHandler": "continue",
+    "DefaultProductionExceptionHandler": "fail",
+}
+_STORES: dict[str, StoreKind] = {
+    "persistent": "persistent",
+    "memory": "memory",
+    "rocksdb": "persistent",
+    "in_memory": "memory",
+    "rocksdbdslstoresuppliers": "persistent",
+    "inmemorydslstoresuppliers": "memory",
+}
+
+
+def text(value: Any) -> str:
+    if isinstance(value, str) and value.strip():
+        return value.strip()
+    raise ValueError("give a text that is not empty")
+
+
+def whole(value: Any, *, at_least: int | None = 0) -> int:
+    """A whole number, given as such or as text.
+
+    >>> whole(" 10 ")
+    10
+    """
+    try:
+        number = int(value) if isinstance(value, str) or type(value) is int else None
+    except ValueError:
+        number = None
+    if number is None or (at_least is not None and number < at_least):
+        raise ValueError("give a whole number" + ("" if at_least is None else f" of at least {at_least}"))
+    return number
+
+
+def positive(value: Any) -> int:
+    return whole(value, at_least=1)
+
+
+def any_whole(value: Any) -> int:
+    return whole(value, at_least=None)
+
+
+def milliseconds(value: Any) -> int:
+    """A duration: milliseconds or a timedelta.
+
+    >>> milliseconds(timedelta(seconds=2))
+    2000
+    """
+    if isinstance(value, timedelta):
+        value = value // timedelta(milliseconds=1)
+    try:
+        return whole(value)
+    except ValueError:
+        raise ValueError("give milliseconds, at least 0, or a timedelta") from None
+
+
+def yes_or_no(value: Any) -> bool:
+    answer = {"true": True, "false": False}.get(str(value).strip().lower())
+    if answer is None:
+        raise ValueError("give true or false")
+    return answer
+
+
+def guarantee(value: Any) -> Guarantee:
+    """A processing guarantee, under Kafka's older names too.
+
+    >>> guarantee("exactly_once_v2")
+    'exactly_once'
+    """
+    if value == "at_most_once":
+        raise ValueError("records would be lost in a crash, so it is not offered: give exactly_once or at_least_once")
+    return _one_of(_GUARANTEES, value)
+
+
+def handler(value: Any) -> Handler:
+    """What to do with a record that fails: a word, a function or the name of one of Kafka's handlers."""
+    if callable(value):
+        return value
+    return _one_of(_HANDLERS, value.rpartition(".")[2] if isinstance(value, str) else value)
+
+
+def store_kind(value: Any) -> StoreKind:
+    """Where tables live: a word, Kafka's class of suppliers by name, or a class that is called as one of these.
+
+    >>> store_kind("org.apache.kafka.streams.state.BuiltInDslStoreSuppliers$InMemoryDslStoreSuppliers")
+    'memory'
+    """
+    name = value.__name__ if isinstance(value, type) else value
+    return _one_of(_STORES, name.replace("$", ".").rpartition(".")[2].lower() if isinstance(name, str) else name)
+
+
+def store_format(value: Any) -> str:
+    formats = {name: name for name in ("DEFAULT", "PLAIN", "HEADERS")}
+    return _one_of(formats, value.upper() if isinstance(value, str) else value)
+
+
+def optimization(value: Any) -> frozenset[str]:
+    """The optimizations to apply, of "none", "all" or some of their names.
+
+    >>> sorted(optimization("merge.repartition.topics,single.store.self.join"))
+    ['merge.repartition.topics', 'single.store.self.join']
+    """
+    names = {part.strip() for part in value.split(",")} if isinstance(value, str) else set(value or ())
+    if names <= {"none"}:
+        return frozenset()
+    if names == {"all"}:
+        return OPTIMIZATIONS
+    if names <= OPTIMIZATIONS:
+        return frozenset(names)
+    raise ValueError(f'give "none", "all", or some of {", ".join(sorted(OPTIMIZATIONS))}')
+
+
+def as_given(value: Any) -> Any:
+    """Understood by a layer above, which knows the serdes and the extractors."""
+    return value
+
+
+def _one_of(meanings: dict[str, _T], value: Any) -> _T:
+    try:
+        return meanings[value]
+    except (KeyError, TypeError):
+        raise ValueError(f"give one of {', '.join(meanings)}") from None

@@ -1,0 +1,142 @@
+"""How aggregates of grouped streams and tables become nodes, with a repartition before them where one is needed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+from headrace.dsl.functions import Function
+from headrace.dsl.options import EmitStrategy, Materialized
+from headrace.dsl.place import Place
+from headrace.dsl.repartition import SUFFIX, repartition
+from headrace.dsl.steps import Operate, Repartition, Step
+from headrace.dsl.stores import AnyWindows, StoreOption, materialized, named, table_store, window_store, windowed_key
+from headrace.model.windows import SessionWindows, SlidingWindows
+from headrace.serde.primitives import LONG
+from headrace.state.spec import StoreSpec, VersionedKind
+from headrace.topology.nodes import Node, SessionAggregate, SlidingAggregate, WindowAggregate
+from headrace.topology.serdes import ChangeOf, SerdeLike
+
+
+@dataclass(eq=False, slots=True)
+class Group:
+    """Records by key. `topic` is the user's name for the repartition topic, which all aggregates then share."""
+
+    place: Place
+    rekeyed: bool
+    topic: str | None
+    repartition: Step | None = None
+
+    def store_for_count(self, store: StoreOption, value: SerdeLike | None) -> Materialized:
+        """Kafka Streams uses up one more number where a count is given a Materialized without a name."""
+        if isinstance(store, Materialized) and store.name is None:
+            self.place.draft.names.store("KSTREAM-AGGREGATE-")
+        return materialized(store, value=value)
+
+
+def aggregate_stream(group: Group, node: Node, given: Materialized, spec: StoreSpec, grace: int | None = None) -> Place:
+    """A table that aggregates a grouped stream."""
+    draft, parent, sources = group.place.draft, group.place.step, group.place.sources
+    if group.rekeyed:
+        parent = repartitioned(group, spec.name)
+        sources = frozenset({parent.name})
+    step = Step(node.name, Operate(node, (spec,)), grace=grace, versioned=isinstance(spec.kind, VersionedKind))
+    draft.add(step, parent)
+    return Place(draft, step, node.name, given.key, given.value, sources)
+
+
+def repartitioned(group: Group, store: str) -> Step:
+    """The group, partitioned by its keys; the topic is named after the store unless the user named it."""
+    place = group.place
+    step = repartition(place.draft, group.topic or store, place.key, place.value)
+    if group.repartition is None or group.topic is None:
+        group.repartition = step
+    return place.draft.add(group.repartition, place.step)
+
+
+def aggregate_table(group: Group, node: Node, given: Materialized, spec: StoreSpec, names: tuple[str, str]) -> Place:
+    """A table that aggregates a grouped table: old values are subtracted, new ones added."""
+    place, (sink, source) = group.place, names
+    topic = (group.topic or spec.name) + SUFFIX
+    if group.repartition is None or group.topic is None:
+        change = ChangeOf(place.value)
+        group.repartition = Step(source, Repartition(topic, sink, None, place.key, change))
+    parent = place.draft.add(group.repartition, place.step)
+    step = Step(node.name, Operate(node, (spec,)), versioned=isinstance(spec.kind, VersionedKind))
+    place.draft.add(step, parent)
+    return Place(place.draft, step, node.name, given.key, given.value, frozenset({parent.name}))
+
+
+def key_value_store(place: Place, given: Materialized, prefix: str) -> StoreSpec:
+    return table_store(given, named(given, place.draft.names, prefix))
+
+
+@dataclass(frozen=True, slots=True)
+class WindowedFunctions:
+    """What a windowed aggregate does: initialize, add, and merge for sessions."""
+
+    initialize: Function
+    add: Function
+    merge: Function | None
+
+
+def aggregate_windows(
+    group: Group, windows: AnyWindows, emit: EmitStrategy, f: WindowedFunctions, given: Materialized, prefix: str, name: str | None
+) -> Place:
+    """A windowed table that aggregates a grouped stream."""
+    store = named(given, group.place.draft.names, prefix)
+    name = group.place.named(name, prefix)
+    spec = window_store(given, store, windows, emit)
+    node = window_node(name, store, windows, f, on_close=emit is EmitStrategy.ON_WINDOW_CLOSE)
+    place = aggregate_stream(group, node, given, spec, grace_until_close(windows))
+    return replace(place, key=windowed_key(windows, given.key))
+
+
+def window_node(name: str, store: str, windows: AnyWindows, f: WindowedFunctions, *, on_close: bool = False) -> Node:
+    match windows:
+        case SessionWindows():
+            assert f.merge is not None
+            return SessionAggregate(name, store, windows, f.initialize, f.add, f.merge, on_close)
+        case SlidingWindows():
+            return SlidingAggregate(name, store, windows, f.initialize, f.add, on_close)
+        case _:
+            return WindowAggregate(name, store, windows, f.initialize, f.add, on_close)
+
+
+def grace_until_close(windows: AnyWindows) -> int:
+    """How long after its end a window closes: a session may go on for its gap."""
+    return windows.gap + windows.grace if isinstance(windows, SessionWindows) else windows.grace
+
+
+# ------------------------------------------------------------------------------------------------------ functions
+COUNT_VALUE = LONG
+
+
+def zero() -> int:
+    return 0
+
+
+def nothing() -> None:
+    return None
+
+
+def plus_one(key: Any, value: Any, count: int) -> int:
+    return count + 1
+
+
+def minus_one(key: Any, value: Any, count: int) -> int:
+    return count - 1
+
+
+def sum_of_counts(key: Any, one: int, other: int) -> int:
+    return one + other
+
+
+def adding(reduce: Function) -> Function:
+    """A reducer as an aggregator that starts from nothing."""
+    return lambda key, value, so_far: value if so_far is None else reduce(so_far, value)
+
+
+def merging(reduce: Function) -> Function:
+    """A reducer as a merger of sessions."""
+    return lambda key, one, other: other if one is None else reduce(one, other)

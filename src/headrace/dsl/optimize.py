@@ -1,0 +1,173 @@
+"""Optimizations of the DSL's graph, one function each, and the rewriting that is always done."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+from headrace.dsl.draft import Draft
+from headrace.dsl.repartition import repartition
+from headrace.dsl.steps import JoinStreams, Operate, ReadStream, Repartition, Step
+from headrace.errors import TopologyError
+from headrace.topology.nodes import JoinWindow
+from headrace.topology.serdes import SerdeLike
+
+REUSE_SOURCE_TOPICS = "reuse.ktable.source.topics"
+MERGE_REPARTITIONS = "merge.repartition.topics"
+SELF_JOIN = "single.store.self.join"
+ALL = frozenset({REUSE_SOURCE_TOPICS, MERGE_REPARTITIONS, SELF_JOIN})
+
+
+def optimizations(asked: str | Iterable[str] | None) -> frozenset[str]:
+    """What `build(optimize=)` asks for: nothing, "none", "all", or names of optimizations.
+
+    >>> optimizations("merge.repartition.topics")
+    frozenset({'merge.repartition.topics'})
+    """
+    if asked is None:
+        return frozenset()
+    given = {part.strip() for part in asked.split(",")} if isinstance(asked, str) else set(asked)
+    if given in ({"none"}, {"all"}):
+        return ALL if "all" in given else frozenset()
+    if not given <= ALL:
+        unknown = ", ".join(sorted(given - ALL))
+        raise ValueError(f"optimize is 'none', 'all' or some of {', '.join(sorted(ALL))}, not {unknown}")
+    return frozenset(given)
+
+
+def optimize(draft: Draft, asked: frozenset[str]) -> None:
+    """Rewrite the draft.
+
+    The state of a table is in the checkpoint whether or not its topic could serve as its changelog, so reusing source
+    topics changes nothing here.
+    """
+    merge_sources(draft)
+    if MERGE_REPARTITIONS in asked:
+        merge_repartitions(draft)
+    if SELF_JOIN in asked:
+        rewrite_self_joins(draft)
+    drop_null_keys(draft)
+
+
+# --------------------------------------------------------------------------------------------------------- always
+def merge_sources(draft: Draft) -> None:
+    """Streams of the same topics, or of the same pattern, are read once."""
+    by_topic: dict[str, Step] = {}
+    by_pattern: dict[re.Pattern[str], Step] = {}
+    for step in list(draft.root.children):
+        if not isinstance(step.what, ReadStream):
+            continue
+        source = step.what.source
+        if source.pattern is not None:
+            merge_into(by_pattern.setdefault(source.pattern, step), step, draft)
+        for topic in source.topics:
+            first = by_topic.setdefault(topic, step)
+            if set(topics_of(first)) != set(source.topics):
+                raise TopologyError(
+                    f"the topic {topic!r} is read by {first.name!r} and by {step.name!r} together with other topics: "
+                    "two streams read the same list of topics or have none in common"
+                )
+            merge_into(first, step, draft)
+
+
+def topics_of(step: Step) -> tuple[str, ...]:
+    return step.what.source.topics if isinstance(step.what, ReadStream) else ()
+
+
+def merge_into(first: Step, step: Step, draft: Draft) -> None:
+    if first is step:
+        return
+    assert isinstance(first.what, ReadStream) and isinstance(step.what, ReadStream)
+    if first.what.source.offset_reset != step.what.source.offset_reset:
+        raise TopologyError(f"{first.name!r} and {step.name!r} read the same topics with different offset_reset: use one")
+    for child in list(step.children):
+        step.remove_child(child)
+        first.add_child(child)
+    draft.root.remove_child(step)
+    replace_source(draft, step.name, first.name)
+
+
+def replace_source(draft: Draft, old: str, new: str) -> None:
+    """In the groups of sources that must be co-partitioned."""
+    draft.copartitioned = [group - {old} | {new} if old in group else group for group in draft.copartitioned]
+
+
+def drop_null_keys(draft: Draft) -> None:
+    """Records without key do not travel through a repartition, unless a left or outer join below lets them pass."""
+    needed: dict[Step, bool] = {}
+
+    def needs(step: Step) -> bool:
+        if step not in needed:
+            needed[step] = False
+            needed[step] = any([needs(child) or child.needs_null_keys for child in step.children])
+        return needed[step]
+
+    for step in draft.root.downward():
+        if isinstance(step.what, Repartition):
+            step.what.drops_null_keys = not needs(step)
+
+
+# ------------------------------------------------------------------------------------------------- repartitions
+def merge_repartitions(draft: Draft) -> None:
+    """Repartition once, right after the step that changes keys, instead of once for every operator that needs it."""
+    move_causes_down_to_merges(draft)
+    for cause, replaced in list(draft.rekeyed.items()):
+        if not replaced:
+            continue
+        topics = [step.what for step in replaced if isinstance(step.what, Repartition)]
+        single = repartition(draft, topics[0].topic, first_known(t.key for t in topics), first_known(t.value for t in topics))
+        single.order = cause.order
+        for step in replaced:
+            reroute(step, cause, single)
+            replace_source(draft, step.name, single.name)
+        cause.add_child(single)
+        del draft.rekeyed[cause]
+
+
+def reroute(step: Step, cause: Step, single: Step) -> None:
+    """Take a repartition out, and let what leads to it start at the single one."""
+    branch = step.nearest(lambda s: cause in s.parents)
+    assert branch is not None
+    single.add_child(branch)
+    cause.remove_child(branch)
+    for child in list(step.children):
+        for parent in list(step.parents):
+            parent.add_child(child)
+    for parent in list(step.parents):
+        parent.remove_child(step)
+    for child in list(step.children):
+        step.remove_child(child)
+
+
+def move_causes_down_to_merges(draft: Draft) -> None:
+    """Where streams with changed keys merge, one repartition after the merge is enough."""
+    found: dict[Step, list[Step]] = {}
+    for merge in draft.merges:
+        found[merge] = [
+            cause
+            for cause, steps in draft.rekeyed.items()
+            if all(comes_from(step, merge) for step in steps) and comes_from(merge, cause)
+        ]
+    for merge, causes in found.items():
+        draft.rekeyed[merge] = {step: None for cause in causes for step in draft.rekeyed[cause]}
+    for cause in {cause for causes in found.values() for cause in causes}:
+        draft.rekeyed.pop(cause, None)
+
+
+def comes_from(step: Step, ancestor: Step) -> bool:
+    return step.nearest(lambda s: ancestor in s.parents) is not None
+
+
+def first_known(serdes: Iterable[SerdeLike | None]) -> SerdeLike | None:
+    return next((serde for serde in serdes if serde is not None), None)
+
+
+# ---------------------------------------------------------------------------------------------------- self-joins
+def rewrite_self_joins(draft: Draft) -> None:
+    """A stream joined with itself needs one store."""
+    for step in draft.root.downward():
+        if isinstance(step.what, JoinStreams) and len(step.parents) == 1 and not step.written:
+            (parent,) = step.parents
+            windows = {c.name: c for c in parent.children if isinstance(c.what, Operate) and isinstance(c.what.node, JoinWindow)}
+            parent.remove_child(windows[step.what.right_window])
+            step.what.is_self_join = True

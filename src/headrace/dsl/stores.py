@@ -1,0 +1,102 @@
+"""From `store=` to the store that an operator gets: its name, its kind, its settings."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import cast
+
+from headrace.dsl.options import EmitStrategy, Materialized
+from headrace.model.windows import SessionWindows, SlidingWindows, Windows
+from headrace.serde.protocol import Serde
+from headrace.state.spec import KeyValueKind, Kind, SessionKind, StoreSpec, VersionedKind, WindowKind
+from headrace.topology.naming import Names
+from headrace.topology.serdes import SerdeLike, SessionWindowedOf, WindowedOf
+
+StoreOption = str | Materialized | None
+AnyWindows = Windows | SlidingWindows | SessionWindows
+
+
+def materialized(store: StoreOption, *, value: SerdeLike | None = None) -> Materialized:
+    """`store=` as a Materialized; a `value=` beside it fills the gap."""
+    given = Materialized(store) if isinstance(store, str) else store or Materialized()
+    if not isinstance(given, Materialized):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise TypeError(f"store= is a name or a Materialized, not {given!r}")
+    return replace(given, value=value) if given.value is None and value is not None else given
+
+
+def named(given: Materialized, names: Names, prefix: str) -> str:
+    """The store's name; a generated one uses up a number."""
+    return names.store(prefix) if given.name is None else given.name
+
+
+def with_serdes(given: Materialized, key: SerdeLike | None, value: SerdeLike | None) -> Materialized:
+    """With these serdes where it has none."""
+    key = key if given.key is None else given.key
+    return replace(given, key=key, value=value if given.value is None else given.value)
+
+
+def table_store(given: Materialized, name: str) -> StoreSpec:
+    """The store of a table by key: timestamped, or versioned if it has a history."""
+    if given.history is None:
+        return _spec(given, name, KeyValueKind(timestamped=True), caching=given.caching)
+    spec = _spec(given, name, VersionedKind(cast(int, given.history)), caching=False)
+    return replace(spec, persistent=given.kind != "memory")
+
+
+def window_store(given: Materialized, name: str, windows: AnyWindows, emit: EmitStrategy) -> StoreSpec:
+    """The store of a windowed table; on close results come from the operator, so there is nothing to cache."""
+    if given.history is not None:
+        raise ValueError(f"the store {name!r} is for windows and cannot have a history: give it a retention")
+    needed = span(windows)
+    retention = needed if given.retention is None else cast(int, given.retention)
+    if retention < needed:
+        raise ValueError(
+            f"the store {name!r} keeps windows for {retention} ms, but they take records for {needed} ms "
+            "(their size and grace): use a longer retention or a shorter grace"
+        )
+    caching = given.caching and emit is not EmitStrategy.ON_WINDOW_CLOSE
+    return _spec(given, name, _window_kind(windows, retention), caching=caching)
+
+
+def span(windows: AnyWindows) -> int:
+    """How long a window is needed: until no record can change it."""
+    match windows:
+        case SessionWindows():
+            return windows.gap + windows.grace
+        case SlidingWindows():
+            return 2 * windows.difference + windows.grace
+        case _:
+            return windows.size + windows.grace
+
+
+def windowed_key(windows: AnyWindows, key: SerdeLike | None) -> SerdeLike:
+    """The serde of the keys of a windowed table."""
+    match windows:
+        case SessionWindows():
+            return SessionWindowedOf(key)
+        case SlidingWindows():
+            return WindowedOf(key, windows.difference)
+        case _:
+            return WindowedOf(key, windows.size)
+
+
+def store_serde(serde: SerdeLike | None) -> Serde | None:
+    """A serde for a `StoreSpec`, which takes unfinished ones too until the runtime completes them."""
+    return cast(Serde | None, serde)
+
+
+def _window_kind(windows: AnyWindows, retention: int) -> Kind:
+    match windows:
+        case SessionWindows():
+            return SessionKind(retention)
+        case SlidingWindows():
+            return WindowKind(retention, windows.difference, timestamped=True)
+        case _:
+            return WindowKind(retention, windows.size, timestamped=True)
+
+
+def _spec(given: Materialized, name: str, kind: Kind, *, caching: bool) -> StoreSpec:
+    persistent = None if given.kind is None else given.kind == "persistent"
+    return StoreSpec(
+        name, kind, store_serde(given.key), store_serde(given.value), persistent, logging=given.logging, caching=caching
+    )

@@ -1,0 +1,151 @@
+"""Windows: what they are, and which of them a timestamp belongs to. All times are milliseconds."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from typing import Any, NamedTuple, Protocol, Self
+
+LONGEST = 2**63 - 1
+
+
+class Window(NamedTuple):
+    """From `start` to `end`; whether the end belongs to it depends on the kind of window."""
+
+    start: int
+    end: int
+
+
+class Windowed(NamedTuple):
+    """A key in a window: the key of a windowed table."""
+
+    key: Any
+    window: Window
+
+
+class Windows(Protocol):
+    """Any definition of windows with fixed bounds: what `windowed_by` accepts besides sliding and session windows."""
+
+    @property
+    def size(self) -> int: ...
+
+    @property
+    def grace(self) -> int: ...
+
+    def windows_for(self, timestamp: int) -> Iterable[Window]:
+        """The windows that a timestamp belongs to, by their start."""
+        ...
+
+
+def milliseconds(duration: int | timedelta, what: str, *, at_least: int = 0) -> int:
+    """A duration in milliseconds, checked.
+
+    >>> milliseconds(timedelta(seconds=1), "grace")
+    1000
+    """
+    if isinstance(duration, timedelta):
+        ms = duration // timedelta(milliseconds=1)
+    elif type(duration) is int:
+        ms = duration
+    else:
+        raise TypeError(f"{what} must be milliseconds as an int or a timedelta, not {duration!r}")
+    if not at_least <= ms <= LONGEST:
+        raise ValueError(f"{what} must be at least {at_least} ms, not {ms}")
+    return ms
+
+
+@dataclass(frozen=True, slots=True)
+class TimeWindows:
+    """Tumbling windows, or hopping ones if `advance` is shorter than the size.
+
+    >>> list(TimeWindows.of(10, advance=5).windows_for(12))
+    [Window(start=5, end=15), Window(start=10, end=20)]
+    """
+
+    size: int
+    advance: int
+    grace: int
+
+    @classmethod
+    def of(cls, size: int | timedelta, grace: int | timedelta = 0, advance: int | timedelta | None = None) -> Self:
+        size = milliseconds(size, "the window size", at_least=1)
+        advance = size if advance is None else milliseconds(advance, "the advance", at_least=1)
+        if advance > size:
+            raise ValueError(
+                f"the advance of {advance} ms is longer than the window of {size} ms: records would be lost"
+            )
+        return cls(size, advance, milliseconds(grace, "the grace"))
+
+    def windows_for(self, timestamp: int) -> list[Window]:
+        size, advance = self.size, self.advance
+        first = max(0, timestamp - size + advance) // advance * advance
+        return [Window(start, start + size) for start in range(first, timestamp + 1, advance)]
+
+
+@dataclass(frozen=True, slots=True)
+class UnlimitedWindows:
+    """One window, from `start` to the end of time.
+
+    >>> UnlimitedWindows.of(start=5).windows_for(4)
+    []
+    """
+
+    start: int
+    size: int = LONGEST
+    grace: int = 0
+
+    @classmethod
+    def of(cls, start: int = 0) -> Self:
+        return cls(milliseconds(start, "the start"))
+
+    def windows_for(self, timestamp: int) -> list[Window]:
+        return [Window(self.start, LONGEST)] if timestamp >= self.start else []
+
+
+@dataclass(frozen=True, slots=True)
+class SlidingWindows:
+    """Windows of records that are at most `difference` apart; both bounds belong to the window."""
+
+    difference: int
+    grace: int
+
+    @classmethod
+    def of(cls, difference: int | timedelta, grace: int | timedelta = 0) -> Self:
+        return cls(milliseconds(difference, "the difference"), milliseconds(grace, "the grace"))
+
+
+@dataclass(frozen=True, slots=True)
+class SessionWindows:
+    """Windows that last until nothing came for `gap`."""
+
+    gap: int
+    grace: int
+
+    @classmethod
+    def of(cls, gap: int | timedelta, grace: int | timedelta = 0) -> Self:
+        return cls(milliseconds(gap, "the gap"), milliseconds(grace, "the grace"))
+
+
+@dataclass(frozen=True, slots=True)
+class JoinWindows:
+    """A right record joins a left one if it is at most `before_ms` earlier and at most `after_ms` later.
+
+    >>> JoinWindows.of(10, grace=5).after(0)
+    JoinWindows(before_ms=10, after_ms=0, grace=5)
+    """
+
+    before_ms: int
+    after_ms: int
+    grace: int
+
+    @classmethod
+    def of(cls, difference: int | timedelta, grace: int | timedelta = 0) -> Self:
+        ms = milliseconds(difference, "the difference")
+        return cls(ms, ms, milliseconds(grace, "the grace"))
+
+    def before(self, duration: int | timedelta) -> Self:
+        return replace(self, before_ms=milliseconds(duration, "before"))
+
+    def after(self, duration: int | timedelta) -> Self:
+        return replace(self, after_ms=milliseconds(duration, "after"))

@@ -1,0 +1,242 @@
+"""From nodes to closures: one function per node, each calling the next."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from headrace.model.ids import TaskId
+from headrace.model.timestamps import RECORD
+from headrace.runtime.buffers import Buffers
+from headrace.runtime.context import Context, TransformerContext
+from headrace.runtime.env import Env
+from headrace.runtime.failures import Failures
+from headrace.runtime.operators import (
+    aggregate,
+    edges,
+    foreign_key_join,
+    process,
+    session_aggregate,
+    sliding_aggregate,
+    stateless,
+    stream_join,
+    suppress,
+    table,
+    table_join,
+    window_aggregate,
+)
+from headrace.runtime.operators.emit import Emit, fan_out
+from headrace.runtime.punctuation import Punctuations
+from headrace.runtime.serdes import Serdes
+from headrace.runtime.tables import lookup_in
+from headrace.topology import nodes as n
+from headrace.topology.graph import Graph
+from headrace.topology.processor import Punctuation
+from headrace.topology.serdes import SessionWindowedOf, WindowedOf
+
+# These only hand on what they get, so nothing can go wrong in them.
+HARMLESS = (n.PassThrough, n.TablePassThrough, n.TableToStream, n.Sink)
+
+
+@dataclass(slots=True)
+class Program:
+    """A compiled sub-topology: what to feed, what runs by the clock, and what to close."""
+
+    inlets: dict[str, edges.Inlet] = field(default_factory=dict[str, edges.Inlet])  # by source node
+    punctuations: Mapping[Punctuation, Punctuations] = field(
+        default_factory=lambda: {kind: Punctuations() for kind in Punctuation}
+    )
+    users: list[Any] = field(default_factory=list[Any])  # processors and transformers, to be closed at the end
+
+
+class Compiler:
+    """Compiles the nodes of one task."""
+
+    def __init__(
+        self,
+        graph: Graph,
+        task_id: TaskId,
+        env: Env,
+        serdes: Serdes,
+        failures: Failures,
+        outlet: edges.Outlet,
+        default_extractor: n.TimestampExtractor,
+    ) -> None:
+        self.graph, self.task_id, self.env, self.serdes = graph, task_id, env, serdes
+        self.failures, self.outlet, self.default_extractor = failures, outlet, default_extractor
+        self.program, self.buffers = Program(), Buffers(graph, env, serdes)
+        self._emits: dict[str, Emit] = {}
+        self._starts: dict[str, Callable[[], None]] = {}
+
+    def compile(self, names: Collection[str]) -> Program:
+        """Closures are made from the leaves up, processors are started from the sources down, as in Kafka Streams."""
+        for name in names:
+            node = self.graph.nodes[name]
+            if isinstance(node, n.Source):
+                self.program.inlets[name] = self._inlet(node)
+            else:
+                self._emit(name)
+        for name in names:
+            if name in self._starts:
+                self._starts[name]()
+        return self.program
+
+    def _emit(self, name: str) -> Emit:
+        if name not in self._emits:
+            node = self.graph.nodes[name]
+            run = self._operator(node, {child: self._emit(child) for child in self.graph.children[name]})
+            self._emits[name] = run if isinstance(node, HARMLESS) else self.failures.guard(name, run)
+        return self._emits[name]
+
+    def _operator(self, node: n.Node, children: Mapping[str, Emit]) -> Emit:
+        emit = fan_out(list(children.values()))
+        for part in (self._stateless, self._aggregate, self._table, self._stream_join, self._foreign_key_join):
+            run = part(node, emit)
+            if run is not None:
+                return run
+        match node:
+            case n.Branch():
+                return stateless.branch(node, children)
+            case n.Process():
+                return self._process(node, children)
+            case n.Sink():
+                return self._sink(node)
+            case _:
+                raise AssertionError(f"no operator for {node}")
+
+    def _stateless(self, node: n.Node, emit: Emit) -> Emit | None:
+        match node:
+            case n.PassThrough() | n.TablePassThrough():
+                return emit
+            case n.Filter():
+                return stateless.filter_(node, emit)
+            case n.Map():
+                return stateless.map_(node, emit)
+            case n.MapValues():
+                return stateless.map_values(node, emit)
+            case n.FlatMap():
+                return stateless.flat_map(node, emit)
+            case n.FlatMapValues():
+                return stateless.flat_map_values(node, emit)
+            case n.SelectKey():
+                return stateless.select_key(node, emit)
+            case n.Peek():
+                return stateless.peek(node, emit)
+            case n.Foreach():
+                return stateless.foreach(node)
+            case _:
+                return None
+
+    def _aggregate(self, node: n.Node, emit: Emit) -> Emit | None:
+        match node:
+            case n.StreamAggregate():
+                return aggregate.aggregate(node, self.env, emit)
+            case n.StreamReduce():
+                return aggregate.reduce(node, self.env, emit)
+            case n.WindowAggregate():
+                return window_aggregate.window_aggregate(node, self.env, emit)
+            case n.SlidingAggregate():
+                return sliding_aggregate.sliding_aggregate(node, self.env, emit)
+            case n.SessionAggregate():
+                return session_aggregate.session_aggregate(node, self.env, emit)
+            case n.TableAggregate():
+                return table.aggregate(node, self.env, emit)
+            case n.TableReduce():
+                return table.reduce(node, self.env, emit)
+            case _:
+                return None
+
+    def _table(self, node: n.Node, emit: Emit) -> Emit | None:
+        match node:
+            case n.TableSource():
+                return table.source(node, self.env, emit)
+            case n.TableFilter():
+                return table.derived(node, table.filtered(node), self.env, emit)
+            case n.TableMapValues():
+                return table.derived(node, table.mapped(node), self.env, emit)
+            case n.TableTransformValues():
+                return table.transform_values(node, self.transformer(node), self.env, emit)
+            case n.TableToStream():
+                return table.to_stream(emit)
+            case n.TableRekey():
+                return table.rekey(node, emit)
+            case n.TableJoin():
+                return table_join.table_join(node, self.env, emit)
+            case n.TableJoinMerge():
+                return table_join.merge(node, self.env, emit)
+            case n.Suppress():
+                below_aggregate = feeds_aggregate(self.graph, node.name)
+                return suppress.suppress(node, self.buffers.suppress(node), self.env, emit, old_is_prior=below_aggregate)
+            case _:
+                return None
+
+    def _stream_join(self, node: n.Node, emit: Emit) -> Emit | None:
+        match node:
+            case n.JoinWindow():
+                return stream_join.join_window(node, self.env, emit)
+            case n.StreamJoin():
+                return stream_join.stream_join(node, self.env, self.buffers.unmatched(node), emit)
+            case n.SelfJoin():
+                return stream_join.self_join(node, self.env, emit)
+            case n.StreamTableJoin():
+                return table_join.stream_table_join(node, self.env, self.buffers.grace(node), emit)
+            case n.GlobalJoin():
+                return table_join.global_join(node, lookup_in(self.env.store(node.store)), self.env, emit)
+            case _:
+                return None
+
+    def _foreign_key_join(self, node: n.Node, emit: Emit) -> Emit | None:
+        key, value, env = self.serdes.key, self.serdes.value, self.env
+        match node:
+            case n.Subscribe():
+                return foreign_key_join.subscribe(node, key(node.foreign_key), value(node.value), env, emit)
+            case n.SubscriptionReceive():
+                return foreign_key_join.receive(self.buffers.subscriptions(node.store), env, emit)
+            case n.SubscriptionJoin():
+                return foreign_key_join.answer(node, env, emit)
+            case n.ForeignUpdate():
+                return foreign_key_join.foreign_update(node, self.buffers.subscriptions(node.store), env, emit)
+            case n.ResponseJoin():
+                return foreign_key_join.respond(node, value(node.value), env, emit)
+            case _:
+                return None
+
+    # ------------------------------------------------------------------------------------------------ user code
+    def _context(self, kind: type[Context], name: str, children: Mapping[str, Emit]) -> Context:
+        stores = [*self.graph.node_stores[name], *self.graph.global_stores]
+        return kind(name, self.task_id, self.env, children, stores, self.program.punctuations)
+
+    def _process(self, node: n.Process, children: Mapping[str, Emit]) -> Emit:
+        user = node.supplier()
+        self.program.users.append(user)
+        self._starts[node.name] = lambda: process.start(user, self._context(Context, node.name, children))
+        return process.process(node, user)
+
+    def transformer(self, node: n.TableTransformValues) -> Callable[[Any, Any], Any]:
+        user = node.supplier()
+        self.program.users.append(user)
+        process.start(user, self._context(TransformerContext, node.name, {}))
+        return user.transform
+
+    # ---------------------------------------------------------------------------------------------------- edges
+    def _inlet(self, node: n.Source) -> edges.Inlet:
+        emit = fan_out([self._emit(child) for child in self.graph.children[node.name]])
+        internal = any(topic in self.graph.internal_topics for topic in node.topics)
+        extract = RECORD if internal else node.timestamp or self.default_extractor
+        key, value = self.serdes.key(node.key), self.serdes.value(node.value)
+        return edges.inlet(node, key, value, extract, self.env, self.failures, emit)
+
+    def _sink(self, node: n.Sink) -> Emit:
+        serdes = self.serdes.key(node.key), self.serdes.value(node.value)
+        inner = self.serdes.key(node.key.inner) if isinstance(node.key, (WindowedOf, SessionWindowedOf)) else None
+        return edges.sink(node, serdes, inner, self.outlet, self.env, self.failures)
+
+
+def feeds_aggregate(graph: Graph, name: str) -> bool:
+    """Whether the changes of a table reach the `group_by` of a table, through whatever tables lie between."""
+    below = [graph.nodes[child] for child in graph.children[name]]
+    between = (n.Suppress, n.TableFilter, n.TableMapValues, n.TableTransformValues, n.TableJoin, n.TableJoinMerge)
+    return any(
+        isinstance(node, n.TableRekey) or (isinstance(node, between) and feeds_aggregate(graph, node.name)) for node in below
+    )

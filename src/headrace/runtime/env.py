@@ -1,0 +1,58 @@
+"""What operators share while a task runs: the current record's whereabouts, the time, the state, the drop ledger."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from headrace.model.record import RecordMetadata
+from headrace.runtime.batch import Row
+from headrace.state.task_state import TaskState
+
+
+class Here:
+    """The record that is being processed: where it was read, and what time it is for its task."""
+
+    __slots__ = ("clock", "order", "row", "stream_time")
+
+    def now(self) -> int:
+        return self.clock
+
+    def __init__(self) -> None:
+        self.row: Row | None = None  # None while a punctuation runs
+        self.order: Any = None  # the place of the input record in its batch; outputs inherit it
+        self.stream_time = -1
+        self.clock = 0
+
+    @property
+    def metadata(self) -> RecordMetadata | None:
+        return None if self.row is None else RecordMetadata(self.row[0], self.row[1], self.row[2])
+
+    @metadata.setter
+    def metadata(self, metadata: RecordMetadata | None) -> None:
+        if metadata is None:
+            self.row = None
+        else:
+            self.row = (metadata.topic, metadata.partition, metadata.offset, None, None, -1, (), self.order)
+
+
+class Lookup(NamedTuple):
+    """How to look a key up in a table, stored or not: (value, timestamp), or None."""
+
+    get: Callable[[Any], tuple[Any, int] | None]
+    as_of: Callable[[Any, int], tuple[Any, int] | None] | None = None  # of a versioned table
+
+
+@dataclass(frozen=True, slots=True)
+class Env:
+    """Given to every operator when it is compiled."""
+
+    state: TaskState
+    store: Callable[[str], Any]  # a store of this task, or a global one
+    here: Here
+    drop: Callable[[str], None]  # counts a dropped record, by reason
+    lookup: Callable[[str], Lookup]  # by the name of a table's node
+    caching: bool  # tables forward the last value of a key once a batch
+    emit_interval: int  # wall-clock milliseconds between emissions of closed windows and unmatched records
+    flushers: dict[str, Callable[[], bool]] = field(default_factory=dict[str, Callable[[], bool]])  # by store: empty its cache

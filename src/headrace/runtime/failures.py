@@ -1,0 +1,119 @@
+"""What to do with a record that cannot be decoded, processed or encoded: fail, continue without it, or dead letter."""
+
+from __future__ import annotations
+
+import logging
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from headrace.errors import ProcessingError, SerializationError, StreamsError
+from headrace.model.ids import TaskId
+from headrace.model.record import Headers, Record
+from headrace.runtime.batch import Output
+from headrace.runtime.env import Here
+from headrace.runtime.operators.emit import Emit
+
+log = logging.getLogger(__name__)
+
+
+class Failure(NamedTuple):
+    """Where something failed: what an exception handler of the user's gets, with the record and the error."""
+
+    node: str
+    task_id: TaskId
+    topic: str | None
+    partition: int | None
+    offset: int | None
+
+
+# "fail", "continue" or "dead_letter", or a function of (failure, record, error) that returns one of them.
+Handler = str | Callable[[Failure, Record, Exception], str]
+
+
+@dataclass(frozen=True, slots=True)
+class Handlers:
+    """The policy for each place where a record can fail."""
+
+    deserialization: Handler = "fail"
+    processing: Handler = "fail"
+    production: Handler = "fail"
+    dead_letter_topic: str | None = None
+
+
+class Failures:
+    """Decides by the handlers, writes dead letters, and counts what is dropped."""
+
+    def __init__(
+        self, handlers: Handlers, task_id: TaskId, here: Here, outbox: list[Output], drop: Callable[[str], None]
+    ) -> None:
+        self.handlers, self.task_id, self.here, self.outbox, self.drop = handlers, task_id, here, outbox, drop
+
+    def deserialization(self, node: str, part: str, error: Exception) -> None:
+        row = self.here.row
+        record = Record(row[3], row[4], row[5], row[6]) if row else Record(None, None, -1)
+        reason = f"{node} cannot decode the {part} of {self._place()}: {error}. Check the serde of the source."
+        self._decide(self.handlers.deserialization, node, record, error, SerializationError(reason), "deserialization")
+
+    def processing(self, node: str, record: Record, error: Exception) -> None:
+        reason = f"{node} failed on {self._place()}: {type(error).__name__}: {error}"
+        self._decide(self.handlers.processing, node, record, error, ProcessingError(reason), "processing")
+
+    def production(self, node: str, record: Record, error: Exception) -> None:
+        reason = (
+            f"{node} cannot encode what became of {self._place()}: {error}. "
+            f"Check the serdes of the sink: the key is a {type(record.key).__name__}, the value a {type(record.value).__name__}."
+        )
+        self._decide(self.handlers.production, node, record, error, SerializationError(reason), "production")
+
+    def guard(self, node: str, run: Emit) -> Emit:
+        """`run`, with what it raises handled; an error that a node below has already reported passes through."""
+
+        def guarded(key: Any, value: Any, timestamp: int, headers: Headers) -> None:
+            try:
+                run(key, value, timestamp, headers)
+            except StreamsError:
+                raise
+            except Exception as error:  # noqa: BLE001 -- user code may raise anything
+                self.processing(node, Record(key, value, timestamp, headers), error)
+
+        return guarded
+
+    def _decide(
+        self, handler: Handler, node: str, record: Record, error: Exception, failed: StreamsError, what: str
+    ) -> None:
+        response = handler if isinstance(handler, str) else self._ask(handler, node, record, error)
+        if response == "dead_letter":
+            self._dead_letter(error)
+        elif response != "continue":
+            raise failed from error
+        log.warning("%s: the record is left out (%s)", failed, response)
+        self.drop(f"{what} error")
+
+    def _ask(self, handler: Callable[[Failure, Record, Exception], str], node: str, record: Record, error: Exception) -> str:
+        row = self.here.row
+        where = (row[0], row[1], row[2]) if row else (None, None, None)
+        try:
+            return handler(Failure(node, self.task_id, *where), record, error)
+        except Exception as broken:
+            raise ProcessingError(f"{node}: the exception handler itself failed: {broken!r}") from broken
+
+    def _dead_letter(self, error: Exception) -> None:
+        topic, row = self.handlers.dead_letter_topic, self.here.row
+        if topic is None:
+            raise StreamsError("there is no topic for dead letters; set errors.dead.letter.queue.topic.name") from error
+        origin, partition, offset, key, value, timestamp, headers, _ = row or ("", -1, -1, None, None, self.here.clock, (), None)
+        cause = (
+            ("__streams.errors.exception", f"{type(error).__module__}.{type(error).__qualname__}".encode()),
+            ("__streams.errors.message", str(error).encode()),
+            ("__streams.errors.stacktrace", "".join(traceback.format_exception(error)).encode()),
+            ("__streams.errors.topic", origin.encode()),
+            ("__streams.errors.partition", str(partition).encode()),
+            ("__streams.errors.offset", str(offset).encode()),
+        )
+        self.outbox.append((topic, None, key, value, timestamp, (*headers, *cause), self.here.order))
+
+    def _place(self) -> str:
+        row = self.here.row
+        return "what a punctuation forwarded" if row is None else f"{row[0]}/{row[1]} at offset {row[2]}"

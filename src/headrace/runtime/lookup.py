@@ -1,0 +1,119 @@
+"""How a table's key is looked up: in its store, or by computing the value from the tables above."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from headrace.errors import TopologyError
+from headrace.runtime.env import Env, Lookup
+from headrace.runtime.operators.table import filtered, mapped
+from headrace.runtime.operators.table_join import UNKNOWN, joined_lookup
+from headrace.runtime.tables import keyed, lookup_in
+from headrace.state.buffer import SuppressBuffer
+from headrace.topology.graph import Graph
+from headrace.topology.nodes import (
+    Suppress,
+    TableFilter,
+    TableJoin,
+    TableJoinMerge,
+    TableMapValues,
+    TablePassThrough,
+    TableTransformValues,
+)
+
+Found = tuple[Any, int] | None
+
+
+class Lookups:
+    """Lookups by node, each made once."""
+
+    def __init__(
+        self,
+        graph: Graph,
+        env: Callable[[], Env],
+        buffer_of: Callable[[Suppress], SuppressBuffer],
+        transformer_of: Callable[[TableTransformValues], Callable[[Any, Any], Any]],
+    ) -> None:
+        self._graph, self._env, self._buffer_of, self._transformer_of = graph, env, buffer_of, transformer_of
+        self._made: dict[str, Lookup] = {}
+
+    def __call__(self, name: str) -> Lookup:
+        if name not in self._made:
+            self._made[name] = self._make(name)
+        return self._made[name]
+
+    def _make(self, name: str) -> Lookup:
+        node, env = self._graph.nodes[name], self._env()
+        match node:
+            case TablePassThrough():
+                return Lookup(keyed(env.store(node.store)).get)
+            case Suppress():
+                return self._suppressed(node)
+            case TableTransformValues(store=None):
+                return self._transformed(node)
+            case TableFilter(store=None):
+                return self._computed(name, filtered(node))
+            case TableMapValues(store=None):
+                return self._computed(name, mapped(node))
+            case TableJoinMerge(store=None):
+                left = self._graph.nodes[self._graph.parents[name][0]]
+                assert isinstance(left, TableJoin)
+                return joined_lookup(left, env)
+            case _:
+                store = getattr(node, "store", None)
+                if store is None:
+                    raise TopologyError(f"{name} is not a table that can be looked up")
+                return lookup_in(env.store(store))
+
+    def _parent(self, name: str) -> Lookup:
+        return self(self._graph.parents[name][0])
+
+    def _computed(self, name: str, value_of: Callable[[Any, Any], Any]) -> Lookup:
+        parent = self._parent(name)
+
+        def compute(key: Any, found: Found) -> Found:
+            value = None if found is None else value_of(key, found[0])
+            return None if value is None or found is None else (value, found[1])
+
+        return derived(parent, compute)
+
+    def _transformed(self, node: TableTransformValues) -> Lookup:
+        """With a transformer of its own; it is called for absent values too."""
+        parent, transform, here = self._parent(node.name), self._transformer_of(node), self._env().here
+
+        def compute(key: Any, found: Found) -> Found:
+            row, here.row = here.row, None
+            value = transform(key, found and found[0])
+            here.row = row
+            return None if value is None else (value, found[1] if found else UNKNOWN)
+
+        return derived(parent, compute)
+
+    def _suppressed(self, node: Suppress) -> Lookup:
+        """What was let out last: the value from before the updates that are held back."""
+        parent, buffer = self._parent(node.name), self._buffer_of(node)
+
+        def get(key: Any) -> Found:
+            held, value = buffer.prior(key)
+            if not held:
+                return parent.get(key)
+            return None if value is None else (value, UNKNOWN)
+
+        return Lookup(get)
+
+
+def derived(parent: Lookup, compute: Callable[[Any, Found], Found]) -> Lookup:
+    """A lookup that computes from what the parent finds, versions of the past too if the parent has them."""
+
+    def get(key: Any) -> Found:
+        return compute(key, parent.get(key))
+
+    as_of = parent.as_of
+    if as_of is None:
+        return Lookup(get)
+
+    def get_as_of(key: Any, time: int) -> Found:
+        return compute(key, as_of(key, time))
+
+    return Lookup(get, get_as_of)

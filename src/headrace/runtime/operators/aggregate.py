@@ -1,0 +1,59 @@
+"""Aggregates of a stream by key."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from headrace.model.record import Headers
+from headrace.runtime.env import Env
+from headrace.runtime.operators.emit import Emit
+from headrace.runtime.tables import forwarder, keyed
+from headrace.topology.nodes import StreamAggregate, StreamReduce
+
+
+def aggregate(node: StreamAggregate, env: Env, emit: Emit) -> Emit:
+    get, put = keyed(env.store(node.store))
+    forward = forwarder(node.store, env, emit, send_old=node.send_old)
+    initialize, add, drop = node.initialize, node.add, env.drop
+
+    def run(key: Any, value: Any, timestamp: int, headers: Headers) -> None:
+        if key is None or value is None:
+            drop("null key or value")
+            return
+        before = get(key)
+        if before is None:
+            old = initialize()
+        else:
+            old = before[0]
+            if before[1] > timestamp:
+                timestamp = before[1]
+        new = add(key, value, old)
+        latest = put(key, new, timestamp)
+        if latest is not None:
+            forward(key, new, old, timestamp, headers, latest)
+
+    return run
+
+
+def reduce(node: StreamReduce, env: Env, emit: Emit) -> Emit:
+    get, put = keyed(env.store(node.store))
+    forward = forwarder(node.store, env, emit, send_old=node.send_old)
+    add, drop = node.add, env.drop
+
+    def run(key: Any, value: Any, timestamp: int, headers: Headers) -> None:
+        if key is None or value is None:
+            drop("null key or value")
+            return
+        before = get(key)
+        if before is None:
+            old, new = None, value
+        else:
+            old = before[0]
+            new = add(old, value)
+            if before[1] > timestamp:
+                timestamp = before[1]
+        latest = put(key, new, timestamp)
+        if latest is not None:
+            forward(key, new, old, timestamp, headers, latest)
+
+    return run

@@ -1,0 +1,174 @@
+"""Where records come in as bytes, and where they leave as bytes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from headrace.errors import StreamsError
+from headrace.model.partitioner import partition_of
+from headrace.model.record import Headers, Record
+from headrace.model.timestamps import RECORD, Extractor
+from headrace.runtime.batch import Output, Row
+from headrace.runtime.env import Env
+from headrace.runtime.failures import Failures
+from headrace.runtime.operators.emit import Emit
+from headrace.serde.protocol import Serde
+from headrace.topology.nodes import Sink, Source, TimestampExtractor
+
+Decoded = tuple[Any, Any, int]  # key, value, timestamp
+
+
+class Inlet(NamedTuple):
+    """A source, ready to run: `read` decodes a row, or tells by None that it is left out; `emit` takes what was read."""
+
+    name: str
+    read: Callable[[Row], Decoded | None]
+    emit: Emit
+
+
+def inlet(node: Source, key: Serde, value: Serde, extract: TimestampExtractor, env: Env, failures: Failures, emit: Emit) -> Inlet:
+    decode_key, decode_value, name = key.decode, value.decode, node.name
+
+    def decode(row: Row) -> tuple[Any, Any] | None:
+        raw_key, raw_value, part = row[3], row[4], "key"
+        try:
+            key = None if raw_key is None else decode_key(raw_key)
+            part = "value"
+            return key, None if raw_value is None else decode_value(raw_value)
+        except Exception as error:  # noqa: BLE001 -- a serde of the user's may raise anything
+            failures.deserialization(name, part, error)
+            return None
+
+    read = read_as_stamped(decode) if extract is RECORD else read_and_extract(name, decode, extract, env)
+    return Inlet(name, read, emit)
+
+
+def read_as_stamped(decode: Callable[[Row], tuple[Any, Any] | None]) -> Callable[[Row], Decoded | None]:
+    """The record's own timestamp: no record object is made for it."""
+
+    def read(row: Row) -> Decoded | None:
+        decoded = decode(row)
+        if decoded is None:
+            return None
+        timestamp = row[5]
+        if timestamp < 0:
+            timestamp = RECORD(Record(*decoded, timestamp, row[6]), -1)
+        return decoded[0], decoded[1], timestamp
+
+    return read
+
+
+def read_and_extract(
+    name: str, decode: Callable[[Row], tuple[Any, Any] | None], extract: TimestampExtractor, env: Env
+) -> Callable[[Row], Decoded | None]:
+    """What the extractor says; it is told the largest timestamp that the row's partition had so far."""
+    bound = extract.bound(env.here) if isinstance(extract, Extractor) else extract
+    drop, cell = env.drop, env.state.cell
+
+    def read(row: Row) -> Decoded | None:
+        decoded = decode(row)
+        if decoded is None:
+            return None
+        partition_time = cell(f"{name}/{row[0]}/{row[1]}/time", -1)
+        try:
+            timestamp = bound(Record(*decoded, row[5], row[6]), partition_time.value)
+        except StreamsError:
+            raise
+        except Exception as error:
+            raise StreamsError(f"{name}: the timestamp extractor failed on {row[0]}/{row[1]} at offset {row[2]}") from error
+        if type(timestamp) is not int:
+            raise StreamsError(f"{name}: a timestamp extractor returns milliseconds as an int, not {timestamp!r}")
+        if timestamp < 0:
+            drop("negative timestamp")
+            return None
+        partition_time.value = max(partition_time.value, timestamp)
+        return decoded[0], decoded[1], timestamp
+
+    return read
+
+
+class Outlet(NamedTuple):
+    """What sinks need to know of the outside."""
+
+    outbox: list[Output]
+    topic_name: Callable[[str], str]  # internal topics have the application's id in front
+    partitions: Callable[[str], int | None]  # of a topic, None if that is not known
+
+
+def sink(node: Sink, serdes: tuple[Serde, Serde], windowed: Serde | None, outlet: Outlet, env: Env, failures: Failures) -> Emit:
+    """`windowed` is the serde of the key inside a windowed key: all windows of a key go to one partition."""
+    encode_key, encode_value = serdes[0].encode, serdes[1].encode
+    here, outbox = env.here, outlet.outbox
+    topic_of = topic_chooser(node, outlet, env)
+    partitions_of = partition_chooser(node, windowed, outlet)
+    fixed = outlet.topic_name(node.topic) if isinstance(node.topic, str) else None
+
+    def run(key: Any, value: Any, timestamp: int, headers: Headers) -> None:
+        if timestamp < 0:
+            raise StreamsError(f"{node.name}: a record cannot be written with the negative timestamp {timestamp}")
+        topic = fixed or topic_of(key, value, timestamp, headers)
+        try:
+            raw_key = None if key is None else encode_key(key)
+            raw_value = None if value is None else encode_value(value)
+        except Exception as error:  # noqa: BLE001 -- a serde of the user's may raise anything
+            failures.production(node.name, Record(key, value, timestamp, headers), error)
+            return
+        if partitions_of is None:
+            outbox.append((topic, None, raw_key, raw_value, timestamp, headers, here.order))
+            return
+        for partition in partitions_of(topic, key, value):
+            outbox.append((topic, partition, raw_key, raw_value, timestamp, headers, here.order))
+
+    return run
+
+
+def topic_chooser(node: Sink, outlet: Outlet, env: Env) -> Callable[[Any, Any, int, Headers], str]:
+    def run(key: Any, value: Any, timestamp: int, headers: Headers) -> str:
+        topic: Any = node.topic(key, value, RoutedRecord(env, timestamp, headers)) if callable(node.topic) else node.topic
+        if not isinstance(topic, str) or not topic:
+            raise TypeError(f"{node.name}: a topic extractor returns the name of a topic, not {topic!r}")
+        return topic
+
+    return run
+
+
+class RoutedRecord:
+    """What a topic extractor is told besides key and value."""
+
+    __slots__ = ("_env", "headers", "timestamp")
+
+    def __init__(self, env: Env, timestamp: int, headers: Headers) -> None:
+        self._env, self.timestamp, self.headers = env, timestamp, headers
+
+    @property
+    def topic(self) -> str | None:
+        return self._env.here.row[0] if self._env.here.row else None
+
+    @property
+    def partition(self) -> int | None:
+        return self._env.here.row[1] if self._env.here.row else None
+
+    @property
+    def offset(self) -> int | None:
+        return self._env.here.row[2] if self._env.here.row else None
+
+
+def partition_chooser(
+    node: Sink, windowed: Serde | None, outlet: Outlet
+) -> Callable[[str, Any, Any], tuple[int | None, ...]] | None:
+    """The partitions that a record goes to, if anything but the hash of its key decides."""
+    choose = node.partitioner
+    if choose is None and windowed is None:
+        return None
+
+    def run(topic: str, key: Any, value: Any) -> tuple[int | None, ...]:
+        count = outlet.partitions(topic)
+        chosen = choose(topic, key, value, count or 1) if choose else None
+        if chosen is not None:
+            return (chosen,) if isinstance(chosen, int) else tuple(chosen)
+        if windowed is None or key is None or count is None:
+            return (None,)
+        return (partition_of(windowed.encode(key.key), count),)
+
+    return run

@@ -1,0 +1,30 @@
+"""Hosts a user's processor."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from headrace.errors import TopologyError
+from headrace.model.record import FixedKeyRecord, Headers, Record
+from headrace.runtime.context import Context
+from headrace.runtime.operators.emit import Emit
+from headrace.topology.nodes import Process
+
+
+def process(node: Process, user: Any) -> Emit:
+    """`user` is what the supplier made."""
+    if not callable(getattr(user, "process", None)):
+        raise TopologyError(f"{node.name}: the supplier made a {type(user).__name__}, which has no process(record) method")
+    handle, record_of = user.process, FixedKeyRecord if node.fixed_key else Record
+
+    def run(key: Any, value: Any, timestamp: int, headers: Headers) -> None:
+        handle(record_of(key, value, timestamp, headers))
+
+    return run
+
+
+def start(user: Any, context: Context) -> None:
+    """`init` and `close` are there if the processor needs them."""
+    init = getattr(user, "init", None)
+    if init is not None:
+        init(context)

@@ -1,0 +1,76 @@
+"""Aggregates of a stream in sessions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from headrace.model.record import Headers
+from headrace.model.windows import Window, Windowed
+from headrace.runtime.env import Env
+from headrace.runtime.operators.closing import Closing
+from headrace.runtime.operators.emit import Emit
+from headrace.runtime.tables import forwarder
+from headrace.state.session import Sessions
+from headrace.topology.nodes import SessionAggregate
+
+
+def session_aggregate(node: SessionAggregate, env: Env, emit: Emit) -> Emit:
+    store: Sessions = env.store(node.store)
+    forward = None if node.on_close else forwarder(node.store, env, emit, send_old=node.send_old)
+    close = emit_closed(node, env, store, emit) if node.on_close else None
+    gap, grace = node.windows.gap, node.windows.grace
+    initialize, add, merge, drop = node.initialize, node.add, node.merge, env.drop
+    observed = env.state.cell(f"{node.name}/stream time", -1)
+    keep_headers = env.caching and env.state.specs[node.store].caching  # as Kafka Streams: only a cache remembers them
+
+    def run(key: Any, value: Any, timestamp: int, headers: Headers) -> None:
+        if key is None:
+            drop("null key")
+            return
+        if timestamp > observed.value:
+            observed.value = timestamp
+        close_time = observed.value - grace - gap
+        start = end = timestamp
+        aggregate = initialize()
+        found = list(store.find_sessions(key, timestamp - gap, timestamp + gap))
+        for session, part in found:
+            aggregate = merge(key, aggregate, part)
+            start, end = min(start, session.window.start), max(end, session.window.end)
+        if end < close_time:
+            drop("late")
+        else:
+            if (start, end) != (timestamp, timestamp):
+                retract(found, headers)
+            aggregate = add(key, value, aggregate)
+            merged = Windowed(key, Window(start, end))
+            store.put(merged, aggregate)
+            if forward is not None:
+                forward(merged, aggregate, None, end, headers if keep_headers else (), True)
+        if close is not None:
+            close(close_time, headers)
+
+    def retract(sessions: list[tuple[Windowed, Any]], headers: Headers) -> None:
+        for session, part in sessions:
+            store.remove(session)
+            if forward is not None:
+                forward(session, None, part, session.window.end, headers if keep_headers else (), True)
+
+    return run
+
+
+def emit_closed(node: SessionAggregate, env: Env, store: Sessions, emit: Emit) -> Callable[[int, Headers], None]:
+    closing = Closing(node.name, env)
+    store.hold_back(max(0, closing.last.value))
+
+    def run(close_time: int, headers: Headers) -> None:
+        last = close_time - 1
+        first = max(0, closing.last.value)
+        if not closing.due(close_time) or last < first:
+            return
+        for key, value in store.by_end(first, last):
+            emit(key, (value, None, True), key.window.end, headers)
+        closing.last.value = close_time
+        store.hold_back(close_time)
+
+    return run

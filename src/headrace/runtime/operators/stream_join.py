@@ -1,0 +1,132 @@
+"""Joins of two streams, and of a stream with itself, within windows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from headrace.model.record import Headers
+from headrace.model.windows import LONGEST
+from headrace.runtime.env import Env
+from headrace.runtime.operators.emit import Emit
+from headrace.state.buffer import UnmatchedBuffer
+from headrace.state.window import WindowedValues
+from headrace.topology.nodes import JoinWindow, SelfJoin, StreamJoin
+
+
+def join_window(node: JoinWindow, env: Env, emit: Emit) -> Emit:
+    put = env.store(node.store).put
+
+    def run(key: Any, value: Any, timestamp: int, headers: Headers) -> None:
+        emit(key, value, timestamp, headers)
+        if key is not None:
+            put(key, value, timestamp)
+
+    return run
+
+
+class Unmatched:
+    """What both sides of an outer join share: the records that wait for a partner, and the join's stream time."""
+
+    def __init__(self, node: StreamJoin, env: Env, buffer: UnmatchedBuffer | None) -> None:
+        cell = env.state.cell
+        self.buffer, self.here, self.interval = buffer, env.here, env.emit_interval
+        self.stream_time = cell(f"{node.join}/stream time", -1)
+        self.oldest = cell(f"{node.join}/oldest unmatched", LONGEST)
+        self.next = cell(f"{node.join}/next emission", 0)  # wall clock
+        self.windows, self.joiner = node.windows, node.joiner
+
+    def emit_expired(self, after: int, headers: Headers, emit: Emit) -> None:
+        """Emits what can find no partner any more; `after` is how long the trigger's side waits."""
+        grace, now = self.windows.grace, self.stream_time.value
+        if self.buffer is None or self._nothing_expired(after + grace) or self.here.clock < self.next.value:
+            return
+        self.next.value = self.here.clock + self.interval
+        self.oldest.value = LONGEST
+        open_sides: set[bool] = set()
+        done: list[bytes] = []
+        for place, timestamp, left_side, key, value in self.buffer.entries():
+            self.oldest.value = timestamp
+            if len(open_sides) == 2:
+                break
+            wait = self.windows.after_ms if left_side else self.windows.before_ms
+            if timestamp + wait + grace >= now:
+                open_sides.add(left_side)
+                continue
+            joined = self.joiner(key, value, None) if left_side else self.joiner(key, None, value)
+            emit(key, joined, timestamp, headers)
+            done.append(place)
+        for place in done:
+            self.buffer.remove(place)
+
+
+    def _nothing_expired(self, wait: int) -> bool:
+        # Where nothing waits, Kafka Streams adds to the largest long there is, and the sum comes out negative: it looks,
+        # and its look counts for the interval between two emissions.
+        if self.oldest.value == LONGEST and wait > 0:
+            return False
+        return self.oldest.value + wait >= self.stream_time.value
+
+
+def stream_join(node: StreamJoin, env: Env, unmatched: Unmatched, emit: Emit) -> Emit:
+    others: WindowedValues = env.store(node.other_store)
+    left_side, outer, drop, buffer = node.left_side, node.outer, env.drop, unmatched.buffer
+    joiner = node.joiner if left_side else flipped(node.joiner)  # (key, this, other)
+    windows = node.windows
+    before, after = (windows.before_ms, windows.after_ms) if left_side else (windows.after_ms, windows.before_ms)
+    fetch, stream_time = others.fetch, unmatched.stream_time
+
+    def run(key: Any, value: Any, timestamp: int, headers: Headers) -> None:
+        if timestamp > stream_time.value:
+            stream_time.value = timestamp
+        if key is None or value is None:
+            if outer and value is not None:
+                emit(key, joiner(key, value, None), timestamp, headers)
+            else:
+                drop("null key or value")
+            return
+        if timestamp == stream_time.value:
+            unmatched.emit_expired(after, headers, emit)
+        last, found = max(0, timestamp + after), False
+        for time, other in fetch(key, max(0, timestamp - before), last):
+            found = True
+            if buffer is not None:
+                buffer.forget(time, not left_side, key)
+            emit(key, joiner(key, value, other), max(timestamp, time), headers)
+        if outer and not found:
+            if buffer is None or last < stream_time.value:
+                emit(key, joiner(key, value, None), timestamp, headers)
+            else:
+                unmatched.oldest.value = min(unmatched.oldest.value, timestamp)
+                buffer.add(timestamp, left_side, key, value)
+
+    return run
+
+
+def flipped(joiner: Callable[[Any, Any, Any], Any]) -> Callable[[Any, Any, Any], Any]:
+    return lambda key, this, other: joiner(key, other, this)
+
+
+def self_join(node: SelfJoin, env: Env, emit: Emit) -> Emit:
+    store: WindowedValues = env.store(node.store)
+    before, after, joiner, drop = node.windows.before_ms, node.windows.after_ms, node.joiner, env.drop
+    observed = env.state.cell(f"{node.name}/stream time", -1)
+    retention = before + after + node.windows.grace
+
+    def run(key: Any, value: Any, timestamp: int, headers: Headers) -> None:
+        if key is None or value is None:
+            drop("null key or value")
+            return
+        observed.value = max(observed.value, timestamp)
+        with_itself = timestamp > observed.value - retention + 1
+        for time, other in store.fetch(key, max(0, timestamp - before), max(0, timestamp + after)):
+            emit(key, joiner(key, value, other), max(timestamp, time), headers)
+        for time, other in store.fetch(key, max(0, timestamp - after), max(0, timestamp + before)):
+            if with_itself and time > timestamp:
+                with_itself = False
+                emit(key, joiner(key, value, value), timestamp, headers)
+            emit(key, joiner(key, other, value), max(timestamp, time), headers)
+        if with_itself:
+            emit(key, joiner(key, value, value), timestamp, headers)
+
+    return run

@@ -1,0 +1,51 @@
+"""Suppression: updates of a table are held back until their time has come."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from headrace.errors import StreamsError
+from headrace.model.record import Change, Headers
+from headrace.runtime.env import Env
+from headrace.runtime.operators.emit import Emit
+from headrace.state.buffer import SuppressBuffer, Suppressed
+from headrace.topology.nodes import Suppress
+
+
+def suppress(node: Suppress, buffer: SuppressBuffer, env: Env, emit: Emit, *, old_is_prior: bool) -> Emit:
+    """`old_is_prior`: the old value that goes with an update is the one that was let out before.
+
+    Kafka Streams gives the old value that the table above had, which never came out if it was held back; an aggregate below
+    would subtract what was never added. So below an aggregate Headrace gives the right one.
+    """
+    here, wait, final = env.here, node.wait, node.final
+    observed = env.state.cell(f"{node.name}/stream time", -1)
+    max_records, max_bytes = node.max_records, node.max_bytes
+
+    def over_capacity() -> bool:
+        too_many = max_records is not None and buffer.count.value > max_records
+        return too_many or (max_bytes is not None and buffer.size.value > max_bytes)
+
+    def let_out(place: bytes) -> None:
+        update = buffer.take(place)
+        if update.new is None and node.safe_to_drop_tombstones:
+            return
+        here.metadata = update.metadata
+        old = update.prior if old_is_prior else update.old
+        emit(update.key, (update.new, old, True), update.timestamp, update.headers)
+
+    def run(key: Any, value: Change, timestamp: int, headers: Headers) -> None:
+        observed.value = max(observed.value, timestamp)
+        time = key.window.end if final else timestamp
+        buffer.put(time, Suppressed(key, value[0], value[1], None, timestamp, headers, here.metadata))
+        row, now = here.row, observed.value
+        while (oldest := buffer.oldest()) and (oldest[1] <= now - wait or (node.emit_early and over_capacity())):
+            let_out(oldest[0])
+        here.row = row
+        if over_capacity():
+            raise StreamsError(
+                f"{node.name}: the buffer is full with {buffer.count.value} records and {buffer.size.value} bytes "
+                f"(limits: {max_records} records, {max_bytes} bytes). Give it more room, or let it emit_early_when_full()."
+            )
+
+    return run

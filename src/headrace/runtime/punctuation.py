@@ -1,0 +1,51 @@
+"""Schedules of processors, on stream time and on the wall clock; when they are due next is state."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from headrace.runtime.heap import TimeHeap
+from headrace.state.task_state import Cell
+
+
+class Schedule:
+    """A function that is called at every interval, until it is cancelled."""
+
+    __slots__ = ("call", "cancelled", "interval", "next")
+
+    def __init__(self, interval: int, call: Callable[[int], None], next_time: Cell) -> None:
+        self.interval, self.call, self.next, self.cancelled = interval, call, next_time, False
+
+    def cancel(self) -> None:
+        self.cancelled = True
+
+    def advance(self, now: int) -> None:
+        """Moves on along the grid; what was missed is not made up for."""
+        due = self.next.value
+        self.next.value = due + max(1, (now - due) // self.interval + 1) * self.interval
+
+
+class Punctuations:
+    """All schedules of a task on one kind of time."""
+
+    def __init__(self) -> None:
+        self._heap = TimeHeap[Schedule]()
+
+    def add(self, schedule: Schedule) -> None:
+        self._heap.push(schedule.next.value, schedule)
+
+    @property
+    def next_time(self) -> int | None:
+        return self._heap.peek()[0] if len(self._heap) else None
+
+    def run(self, now: int) -> None:
+        """Calls what is due; each schedule once, however long ago it was due."""
+        heap = self._heap
+        while len(heap) and heap.peek()[0] <= now:
+            _, schedule = heap.pop()
+            if schedule.cancelled:
+                continue
+            schedule.call(now)
+            if not schedule.cancelled:
+                schedule.advance(now)
+                self.add(schedule)

@@ -1,0 +1,152 @@
+"""Tables by their stores: how operators read and write the store of a table, and how they look a table's key up.
+
+A table's store is a timestamped key-value store or a versioned one; windowed and session tables have window and session
+stores. A table without a store is looked up by computing its value from its parents'.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from headrace.errors import InvalidStateStoreError
+from headrace.model.record import stamped
+from headrace.model.windows import Windowed
+from headrace.runtime.env import Env, Lookup
+from headrace.runtime.forward import Cached, Forward, at_once, once_a_batch
+from headrace.runtime.operators.emit import Emit
+from headrace.state.keyvalue import KeyValues
+from headrace.state.session import Sessions
+from headrace.state.versioned import NOT_PUT, Versions
+from headrace.state.window import WindowedValues
+
+IS_LATEST = -1
+
+
+class Keyed(NamedTuple):
+    """The store of a table by key. `put` tells whether the value is the latest now, or None if it was not kept."""
+
+    get: Callable[[Any], tuple[Any, int] | None]
+    put: Callable[[Any, Any, int], bool | None]
+
+
+def keyed(store: Any) -> Keyed:
+    """The store of an unwindowed table, whichever kind it is."""
+    match store:
+        case KeyValues():
+            return Keyed(store.get, timestamped_put(store))
+        case Versions():
+            return Keyed(versioned_lookup(store).get, versioned_put(store))
+        case _:
+            raise InvalidStateStoreError(
+                f"a table by key needs a key-value store, but {store.name!r} is a {type(store).__name__}: "
+                "the table of a windowed cogroup cannot be joined with a table; aggregate without cogroup, or join its stream"
+            )
+
+
+def timestamped_put(store: KeyValues) -> Callable[[Any, Any, int], bool | None]:
+    put = store.put
+
+    def run(key: Any, value: Any, timestamp: int) -> bool:
+        put(key, None if value is None else stamped((value, timestamp)))
+        return True
+
+    return run
+
+
+def versioned_put(store: Versions) -> Callable[[Any, Any, int], bool | None]:
+    def run(key: Any, value: Any, timestamp: int) -> bool | None:
+        valid_to = store.put(key, value, timestamp)
+        return None if valid_to == NOT_PUT else valid_to == IS_LATEST
+
+    return run
+
+
+def versioned_lookup(store: Versions) -> Lookup:
+    def get(key: Any) -> tuple[Any, int] | None:
+        found = store.get(key)
+        return None if found is None else (found.value, found.timestamp)
+
+    def as_of(key: Any, time: int) -> tuple[Any, int] | None:
+        found = store.get(key, time)
+        return None if found is None else (found.value, found.timestamp)
+
+    return Lookup(get, as_of)
+
+
+class CachedKeys:
+    """A key-value store as its cache sees it."""
+
+    def __init__(self, store: KeyValues) -> None:
+        self.key_bytes: Callable[[Any], bytes] = store.key_bytes
+        self.current: Callable[[Any], tuple[Any, int] | None] = store.get
+        self.committed: Callable[[Any], tuple[Any, int] | None] = store.committed
+
+
+class CachedWindows:
+    """A window store as its cache sees it."""
+
+    def __init__(self, store: WindowedValues) -> None:
+        self.store = store
+
+    def key_bytes(self, key: Windowed) -> bytes:
+        return self.store.key_bytes(key.key, key.window.start)
+
+    def current(self, key: Windowed) -> tuple[Any, int] | None:
+        return self.store.fetch(key.key, key.window.start)
+
+    def committed(self, key: Windowed) -> tuple[Any, int] | None:
+        return self.store.committed(key.key, key.window.start)
+
+
+class CachedSessions:
+    """A session store as its cache sees it: a session's result has the time of its end."""
+
+    def __init__(self, store: Sessions) -> None:
+        self.store = store
+
+    def key_bytes(self, key: Windowed) -> bytes:
+        return self.store.key_bytes(key)
+
+    def current(self, key: Windowed) -> tuple[Any, int] | None:
+        value = self.store.fetch_session(key.key, key.window.start, key.window.end)
+        return (value, key.window.end)
+
+    def committed(self, key: Windowed) -> tuple[Any, int] | None:
+        value = self.store.committed(key)
+        return None if value is None else (value, key.window.end)
+
+
+def cached(store: Any) -> Cached:
+    match store:
+        case KeyValues():
+            return CachedKeys(store)
+        case WindowedValues():
+            return CachedWindows(store)
+        case _:
+            return CachedSessions(store)
+
+
+def forwarder(name: str, env: Env, emit: Emit, *, send_old: bool) -> Forward:
+    """How updates of the table with this store go on."""
+    if env.caching and env.state.specs[name].caching:
+        return once_a_batch(name, cached(env.store(name)), env, emit, send_old=send_old)
+    return at_once(emit, send_old=send_old)
+
+
+def lookup_in(store: Any) -> Lookup:
+    """How to look a key up in the store of a table."""
+    match store:
+        case Versions():
+            return versioned_lookup(store)
+        case WindowedValues():
+            return Lookup(CachedWindows(store).current)
+        case Sessions():
+
+            def get(key: Windowed) -> tuple[Any, int] | None:
+                value = store.fetch_session(key.key, key.window.start, key.window.end)
+                return None if value is None else (value, key.window.end)
+
+            return Lookup(get)
+        case _:
+            return Lookup(keyed(store).get)

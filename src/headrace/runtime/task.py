@@ -1,0 +1,210 @@
+"""A task: one sub-topology on one partition, a function from a batch of records to outputs and a delta of the state."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+from headrace.config import Config
+from headrace.errors import StreamsError
+from headrace.model.ids import TaskId
+from headrace.model.timestamps import extractor_of
+from headrace.runtime.batch import Output, Result, Row
+from headrace.runtime.compile import Compiler
+from headrace.runtime.env import Env, Here
+from headrace.runtime.failures import Failures, Handlers
+from headrace.runtime.lookup import Lookups
+from headrace.runtime.operators.edges import Decoded, Inlet, Outlet
+from headrace.runtime.serdes import Serdes
+from headrace.serde.named import serde_setting
+from headrace.state.engine import Engine, Version
+from headrace.state.spec import BufferKind, StoreSpec, SubscriptionKind
+from headrace.state.task_state import TaskState
+from headrace.topology import nodes as n
+from headrace.topology.graph import Graph
+from headrace.topology.processor import Punctuation
+
+
+class Surroundings(NamedTuple):
+    """What a task is told of the world by its host."""
+
+    config: Config
+    globals: Mapping[str, Any]  # global stores, by name
+    partitions: Callable[[str], int | None] = lambda topic: None  # how many a topic has, None if that is not known
+
+
+class Task:
+    """Runs batches. `nodes` are the names of the nodes it runs: a sub-topology, or in a test driver all of them."""
+
+    def __init__(
+        self,
+        task_id: TaskId,
+        graph: Graph,
+        nodes: Collection[str],
+        engine: Engine,
+        around: Surroundings,
+        *,
+        clock: int,
+    ) -> None:
+        config = around.config
+        self.task_id, self._graph, self._nodes = task_id, graph, nodes
+        self._application = config.application_id or ""
+        self._dropped, self._outbox = Counter[str](), list[Output]()
+        self.here = Here()
+        self.here.clock = clock
+        serdes = serdes_of(config)
+        self.state = self._open(engine, serdes, config)
+        self._stream_time = self.state.cell("task/stream time", -1)
+        self.here.stream_time = self._stream_time.value
+        env = self._env(config, around)
+        failures = Failures(handlers_of(config), task_id, self.here, self._outbox, env.drop)
+        outlet = Outlet(self._outbox, self.topic_name, around.partitions)
+        extractor = extractor_of(config.default_timestamp_extractor)
+        compiler = Compiler(graph, task_id, env, serdes, failures, outlet, extractor)
+        self._lookups = Lookups(graph, lambda: env, compiler.buffers.suppress, compiler.transformer)
+        self._program = compiler.compile(nodes)
+        self._flushers = [env.flushers[store] for store in self.state.specs if store in env.flushers]
+        self._inlets = self._by_topic()
+        self._patterns = [node for name in nodes if isinstance(node := graph.nodes[name], n.Source) and node.pattern]
+
+    def _open(self, engine: Engine, serdes: Serdes, config: Config) -> TaskState:
+        names = dict.fromkeys(store for node in self._nodes for store in self._graph.node_stores[node])
+        specs = {name: resolved(self._graph.stores[name], serdes) for name in names}
+        return TaskState.open(
+            specs,
+            engine,
+            key=serdes.default_key,
+            value=serdes.default_value,
+            persistent=config.dsl_store_suppliers_class == "persistent",
+            caching=config.statestore_cache_max_bytes > 0,
+            dropped=self._count,
+        )
+
+    def _env(self, config: Config, around: Surroundings) -> Env:
+        own = self.state.stores
+
+        def store(name: str) -> Any:
+            return own[name] if name in own else around.globals[name]
+
+        return Env(
+            state=self.state,
+            store=store,
+            here=self.here,
+            drop=lambda reason: self._count(reason, 1),
+            lookup=lambda name: self._lookups(name),
+            caching=config.statestore_cache_max_bytes > 0,
+            emit_interval=config.emit_interval_ms,
+        )
+
+    def _count(self, reason: str, count: int) -> None:
+        self._dropped[reason] += count
+
+    def topic_name(self, topic: str) -> str:
+        """A topic as the log knows it: internal ones have the application's id in front."""
+        return f"{self._application}-{topic}" if topic in self._graph.internal_topics else topic
+
+    def _by_topic(self) -> dict[str, Inlet]:
+        sources = (self._graph.nodes[name] for name in self._program.inlets)
+        return {
+            self.topic_name(topic): self._program.inlets[source.name]
+            for source in sources
+            if isinstance(source, n.Source)
+            for topic in source.topics
+        }
+
+    def reads(self, topic: str) -> bool:
+        """Whether one of the task's sources reads the topic."""
+        if topic not in self._inlets:
+            for source in self._patterns:
+                if source.pattern and re.fullmatch(source.pattern, topic):
+                    self._inlets[topic] = self._program.inlets[source.name]
+        return topic in self._inlets
+
+    # ------------------------------------------------------------------------------------------------- a batch
+    def run(self, rows: Iterable[Row], *, clock: int, version: Version, tick: bool = True) -> Result:
+        """Processes rows in their order, then what the clock has made due if `tick`; commits the state as `version`."""
+        return self.run_decoded(((row, self.read(row)) for row in rows), clock=clock, version=version, tick=tick)
+
+    def run_decoded(
+        self, rows: Iterable[tuple[Row, Decoded | None]], *, clock: int, version: Version, tick: bool
+    ) -> Result:
+        """The same for rows that have been read."""
+        self.here.clock = clock
+        try:
+            for row, decoded in rows:
+                self.process(row, decoded)
+            if tick:
+                self._program.punctuations[Punctuation.WALL_CLOCK].run(clock)
+            return self.end(version)
+        except BaseException:
+            self.state.rollback()
+            raise
+
+    def read(self, row: Row) -> Decoded | None:
+        """Decodes a row and finds its timestamp; None if it is left out."""
+        self.here.row, self.here.order = row, row[7]
+        if row[0] not in self._inlets and not self.reads(row[0]):
+            raise StreamsError(f"task {self.task_id} has no source for the topic {row[0]!r}")
+        return self._inlets[row[0]].read(row)
+
+    def process(self, row: Row, decoded: Decoded | None) -> None:
+        """Processes one row, then what stream time has made due."""
+        here = self.here
+        if decoded is not None:
+            here.row, here.order = row, row[7]
+            key, value, timestamp = decoded
+            if timestamp > here.stream_time:
+                here.stream_time = timestamp
+            self._inlets[row[0]].emit(key, value, timestamp, row[6])
+        punctuations = self._program.punctuations[Punctuation.STREAM_TIME]
+        due = punctuations.next_time
+        if due is not None and due <= here.stream_time and here.stream_time >= 0:
+            punctuations.run(here.stream_time)
+
+    def end(self, version: Version) -> Result:
+        """Lets out what caches hold, and commits the state."""
+        while any([flush() for flush in self._flushers]):
+            pass
+        self._stream_time.value = self.here.stream_time
+        delta = self.state.commit(version)
+        result = Result(self._outbox.copy(), delta, dict(self._dropped))
+        self._outbox.clear()
+        self._dropped.clear()
+        return result
+
+    @property
+    def next_tick(self) -> int | None:
+        """When the wall clock makes something due."""
+        return self._program.punctuations[Punctuation.WALL_CLOCK].next_time
+
+    def close(self) -> None:
+        for user in self._program.users:
+            close = getattr(user, "close", None)
+            if close is not None:
+                close()
+        self.state.close()
+
+
+def resolved(spec: StoreSpec, serdes: Serdes) -> StoreSpec:
+    if isinstance(spec.kind, BufferKind | SubscriptionKind):
+        return spec
+    return replace(spec, key=serdes.key(spec.key), value=serdes.value(spec.value))
+
+
+def serdes_of(config: Config) -> Serdes:
+    return Serdes(
+        serde_setting(config.default_key_serde, "default.key.serde"),
+        serde_setting(config.default_value_serde, "default.value.serde"),
+    )
+
+
+def handlers_of(config: Config) -> Handlers:
+    return Handlers(
+        config.deserialization_exception_handler,
+        config.processing_exception_handler,
+        config.production_exception_handler,
+        config.errors_dead_letter_queue_topic_name,
+    )

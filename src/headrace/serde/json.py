@@ -1,0 +1,56 @@
+"""JSON, plain and typed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import is_dataclass
+from typing import Any
+
+import msgspec
+import orjson
+
+from headrace.serde.frozen import never_changes
+from headrace.serde.protocol import Serde
+
+JSON = Serde("JSON", orjson.dumps, orjson.loads)
+
+
+def json_of(kind: Any) -> Serde:
+    """JSON of a dataclass, a msgspec or a pydantic type, checked while it is decoded.
+
+    >>> from dataclasses import dataclass
+    >>> @dataclass
+    ... class Trade:
+    ...     ticker: str
+    ...     price: float
+    >>> json_of(Trade).decode(b'{"ticker": "A", "price": 1}')
+    Trade(ticker='A', price=1.0)
+    """
+    name = f"json_of({getattr(kind, '__name__', kind)})"
+    if hasattr(kind, "model_validate_json"):
+        return Serde(name, _exactly(kind, _dump_model), kind.model_validate_json, recipe=(json_of, (kind,)))
+    decode = msgspec.json.Decoder(kind).decode
+    encode = msgspec.json.Encoder().encode
+    if _has_fields(kind):
+        encode = _exactly(kind, encode)
+    return Serde(name, encode, decode, immutable=never_changes(kind), recipe=(json_of, (kind,)))
+
+
+def _dump_model(model: Any) -> bytes:
+    return model.model_dump_json().encode()
+
+
+def _has_fields(kind: Any) -> bool:
+    return is_dataclass(kind) or hasattr(kind, "__struct_fields__") or hasattr(kind, "__attrs_attrs__")
+
+
+def _exactly(kind: type, encode: Callable[[Any], bytes]) -> Callable[[Any], bytes]:
+    """Refuses what would not come back as it went: another type, or a subclass with more fields."""
+
+    def encode_exactly(value: Any) -> bytes:
+        if type(value) is kind:
+            return encode(value)
+        name = kind.__name__
+        raise TypeError(f"json_of({name}) encodes a {name}, not {value!r} of type {type(value).__name__}")
+
+    return encode_exactly

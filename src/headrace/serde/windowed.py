@@ -1,0 +1,101 @@
+"""Windowed keys on topics, byte for byte as Kafka's windowed serdes write them."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+from headrace.model.windows import LONGEST, Window, Windowed, Windows, milliseconds
+from headrace.serde.protocol import Serde
+
+# Time window:     | key | start i64 |            the end is the start plus the size, which the reader must know
+# Session window:  | key | end i64 | start i64 |
+_START = struct.Struct(">q")
+_SESSION = struct.Struct(">qq")
+
+
+def windowed(inner: Serde, size: int | timedelta | Windows | None = None) -> Serde:
+    r"""Keys in time windows of a size, or of a definition whose windows differ in size, such as `DailyWindows`.
+
+    >>> from headrace.serde import STRING
+    >>> windowed(STRING, 10).decode(b"a" + bytes(7) + b"\x05")
+    Windowed(key='a', window=Window(start=5, end=15))
+    """
+    if size is None:
+        raise ValueError(
+            f"windowed({inner.name}) needs the size of the windows, since only their start is in the bytes: "
+            f"windowed({inner.name}, size), or session_windowed({inner.name}) for session windows"
+        )
+    end_of = _end_by_definition(size) if hasattr(size, "windows_for") else _end_by_size(size)
+    name = f"windowed({inner.name}, {size})"
+    encode_key, decode_key, pack, unpack_from = inner.encode, inner.decode, _START.pack, _START.unpack_from
+
+    def encode(key: Windowed) -> bytes:
+        try:
+            inside, window = key
+            start = pack(window[0])
+        except (TypeError, ValueError, IndexError, struct.error):
+            raise _not_windowed(name, key) from None
+        return encode_key(inside) + start
+
+    def decode(raw: bytes) -> Windowed | None:
+        at = len(raw) - 8
+        if at < 0:
+            return _nothing(name, raw, 8)
+        (start,) = unpack_from(raw, at)
+        if start < 0:
+            raise ValueError(f"{name} found a window that starts at {start}: written with another serde?")
+        return Windowed(decode_key(raw[:at]), Window(start, end_of(start)))
+
+    return Serde(name, encode, decode, inner.immutable, (windowed, (inner, size)))
+
+
+def session_windowed(inner: Serde) -> Serde:
+    """Keys in session windows.
+
+    >>> from headrace.serde import STRING
+    >>> session_windowed(STRING).encode(Windowed("a", Window(1, 2))).hex(" ", 8)
+    '61 0000000000000002 0000000000000001'
+    """
+    name = f"session_windowed({inner.name})"
+    encode_key, decode_key, pack, unpack_from = inner.encode, inner.decode, _SESSION.pack, _SESSION.unpack_from
+
+    def encode(key: Windowed) -> bytes:
+        try:
+            inside, (start, end) = key
+            window = pack(end, start)
+        except (TypeError, ValueError, struct.error):
+            raise _not_windowed(name, key) from None
+        return encode_key(inside) + window
+
+    def decode(raw: bytes) -> Windowed | None:
+        at = len(raw) - 16
+        if at < 0:
+            return _nothing(name, raw, 16)
+        end, start = unpack_from(raw, at)
+        if not 0 <= start <= end:
+            raise ValueError(f"{name} found a session from {start} to {end}: written with another serde?")
+        return Windowed(decode_key(raw[:at]), Window(start, end))
+
+    return Serde(name, encode, decode, inner.immutable, (session_windowed, (inner,)))
+
+
+def _end_by_size(size: Any) -> Callable[[int], int]:
+    length = milliseconds(size, "the window size", at_least=1)
+    return lambda start: min(start + length, LONGEST)
+
+
+def _end_by_definition(windows: Any) -> Callable[[int], int]:
+    return lambda start: next((end for begin, end in windows.windows_for(start) if begin == start), LONGEST)
+
+
+def _not_windowed(name: str, key: object) -> TypeError:
+    return TypeError(f"{name} encodes Windowed(key, Window(start, end)), not {key!r} of type {type(key).__name__}")
+
+
+def _nothing(name: str, raw: bytes, length: int) -> None:
+    """No bytes at all are no key, as in Kafka; too few are an error."""
+    if raw:
+        raise ValueError(f"{name} is at least {length} bytes, not the {len(raw)} of {raw!r}: another serde's?")

@@ -1,0 +1,174 @@
+"""Records that wait for their time: unmatched records of outer joins, joins with grace, and suppressed updates.
+
+All three lie in a table of bytes, ordered by time, so that they survive a restart like any other state.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+from headrace.model.record import Headers, RecordMetadata
+from headrace.serde.protocol import Serde
+from headrace.state.packing import pack_parts, pack_record, unpack_parts, unpack_record
+from headrace.state.table import Table
+from headrace.state.task_state import Cell
+
+TIME = struct.Struct(">Q")
+SIGN = 1 << 63  # flips the sign bit, so that negative times come first
+
+
+def time_bytes(timestamp: int) -> bytes:
+    return TIME.pack(timestamp + SIGN)
+
+
+def time_of(place: bytes) -> int:
+    return TIME.unpack_from(place)[0] - SIGN
+
+
+class UnmatchedBuffer:
+    """Records of an outer stream join that have found no partner yet.
+
+    | time, sign flipped u64 | side: 0 right, 1 left | key |  →  values of that key, side and time
+    """
+
+    def __init__(self, table: Table, key: Serde, left: Serde, right: Serde) -> None:
+        self.table, self.key, self.values = table, key, (right, left)
+
+    def place(self, timestamp: int, left_side: bool, key: Any) -> bytes:
+        return time_bytes(timestamp) + bytes((left_side,)) + self.key.encode(key)
+
+    def add(self, timestamp: int, left_side: bool, key: Any, value: Any) -> None:
+        place = self.place(timestamp, left_side, key)
+        waiting = self.table.get(place)
+        parts = [] if waiting is None else unpack_parts(waiting)
+        self.table.put(place, pack_parts([*parts, self.values[left_side].encode(value)]))
+
+    def forget(self, timestamp: int, left_side: bool, key: Any) -> None:
+        """A partner has been found."""
+        self.remove(self.place(timestamp, left_side, key))
+
+    def remove(self, place: bytes) -> None:
+        if self.table.get(place) is not None:
+            self.table.put(place, None)
+
+    def entries(self) -> Iterator[tuple[bytes, int, bool, Any, Any]]:
+        """(Place, time, left side?, key, value), oldest first, right side before left."""
+        for place, waiting in self.table.scan():
+            left_side = place[8] == 1
+            key = self.key.decode(place[9:])
+            for part in unpack_parts(waiting):
+                if part is not None:
+                    yield place, time_of(place), left_side, key, self.values[left_side].decode(part)
+
+
+class Waiting(NamedTuple):
+    """A record that waits, with what is to be said about it when it goes on."""
+
+    key: Any
+    value: Any
+    timestamp: int
+    headers: Headers
+    metadata: RecordMetadata | None
+
+
+class GraceBuffer:
+    """Records of a stream that wait until the table they are joined with is settled.
+
+    | time, sign flipped u64 | key | sequence u32 |  →  the record
+    """
+
+    def __init__(self, table: Table, sequence: Cell, key: Serde, value: Serde) -> None:
+        self.table, self.sequence, self.key, self.value = table, sequence, key, value
+
+    def add(self, timestamp: int, key: Any, value: Any, headers: Headers, metadata: RecordMetadata | None) -> None:
+        self.sequence.value = (self.sequence.value + 1) & 0x7FFFFFFF
+        place = time_bytes(timestamp) + self.key.encode(key) + self.sequence.value.to_bytes(4, "big")
+        self.table.put(place, pack_record((self.value.encode(value),), timestamp, headers, metadata))
+
+    def take_until(self, time: int) -> Iterator[Waiting]:
+        """Takes the records up to that time, oldest first."""
+        for place, raw in self.table.scan(high=time_bytes(time + 1)):
+            (value,), timestamp, headers, metadata = unpack_record(raw)
+            self.table.put(place, None)
+            decoded = None if value is None else self.value.decode(value)
+            yield Waiting(self.key.decode(place[8:-4]), decoded, timestamp, headers, metadata)
+
+
+class Suppressed(NamedTuple):
+    """A held-back update; `prior` is the value from before the first update that was held back."""
+
+    key: Any
+    new: Any
+    old: Any
+    prior: Any
+    timestamp: int
+    headers: Headers
+    metadata: RecordMetadata | None
+
+
+class SuppressBuffer:
+    """Updates that `suppress` holds back: the latest one of every key, in the order of the first one's time.
+
+    | 0 | key |  →  the time that the key has in the buffer
+    | 1 | time, sign flipped u64 | key |  →  the update
+    """
+
+    def __init__(self, table: Table, count: Cell, size: Cell, key: Serde, value: Serde) -> None:
+        self.table, self.count, self.size, self.key, self.value = table, count, size, key, value
+
+    def put(self, time: int, update: Suppressed) -> None:
+        encoded = self.key.encode(update.key)
+        known = self.table.get(b"\0" + encoded)
+        moment = time_bytes(time) if known is None else known
+        place = b"\1" + moment + encoded
+        prior, before = self._bytes(update.old), None if known is None else self.table.get(place)
+        if before is not None:
+            prior = unpack_record(before)[0][0]
+            self.size.value -= self._size(encoded, before)
+        else:
+            self.count.value += 1
+            self.table.put(b"\0" + encoded, moment)
+        parts = (prior, self._bytes(update.old), self._bytes(update.new))
+        raw = pack_record(parts, update.timestamp, update.headers, update.metadata)
+        self.table.put(place, raw)
+        self.size.value += self._size(encoded, raw)
+
+    def oldest(self) -> tuple[bytes, int] | None:
+        """The place and the time of what goes next."""
+        for place, _ in self.table.scan(b"\1", b"\2"):
+            return place, time_of(place[1:9])
+        return None
+
+    def take(self, place: bytes) -> Suppressed:
+        encoded, raw = place[9:], self.table.get(place)
+        (prior, old, new), timestamp, headers, metadata = unpack_record(raw)
+        self.table.put(place, None)
+        self.table.put(b"\0" + encoded, None)
+        self.count.value -= 1
+        self.size.value -= self._size(encoded, raw)
+        values = (self._value(new), self._value(old), self._value(prior))
+        return Suppressed(self.key.decode(encoded), *values, timestamp, headers, metadata)
+
+    def prior(self, key: Any) -> tuple[bool, Any]:
+        """Whether the key is held back, and its value from before."""
+        encoded = self.key.encode(key)
+        moment = self.table.get(b"\0" + encoded)
+        if moment is None:
+            return False, None
+        return True, self._value(unpack_record(self.table.get(b"\1" + moment + encoded))[0][0])
+
+    def _bytes(self, value: Any) -> bytes | None:
+        return None if value is None else self.value.encode(value)
+
+    def _value(self, raw: bytes | None) -> Any:
+        return None if raw is None else self.value.decode(raw)
+
+    @staticmethod
+    def _size(encoded: bytes, raw: bytes) -> int:
+        """What Kafka Streams counts: time, key, values, and the record's context."""
+        (prior, old, new), _, headers, metadata = unpack_record(raw)
+        values = len(prior or b"") + (0 if old == prior else len(old or b"")) + len(new or b"")
+        context = 20 + len(metadata.topic if metadata else "")
+        return 8 + len(encoded) + values + context + sum(len(name) + len(value or b"") for name, value in headers)

@@ -1,0 +1,97 @@
+"""Where the committed state of one task lies: ordered bytes → bytes, at one version."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple, Protocol
+
+from headrace.errors import InvalidStateStoreError
+from headrace.state.ordered import ordered_keys
+
+Changes = Sequence[tuple[bytes, bytes | None]]  # sorted by key; None deletes
+
+
+class Version(NamedTuple):
+    """The number of a batch, and which attempt at it: two attempts may differ, and only one of them wins."""
+
+    number: int
+    attempt: str
+
+
+class Engine(Protocol):
+    """The committed state of one task; keys are never empty. Within a batch nothing changes, so scans are stable."""
+
+    @property
+    def version(self) -> Version | None:
+        """The version of the last commit; None if there was none."""
+        ...
+
+    def get(self, key: bytes) -> bytes | None: ...
+
+    def scan(self, low: bytes, high: bytes | None, *, reverse: bool = False) -> Iterator[tuple[bytes, bytes]]:
+        """Entries from `low` up to but without `high`, by key."""
+        ...
+
+    def commit(self, changes: Changes, version: Version) -> None:
+        """All changes or none; keeps what is needed to undo this one commit."""
+        ...
+
+    def undo(self) -> None:
+        """Back to the version before the last commit."""
+        ...
+
+    def close(self) -> None: ...
+
+
+def nothing_to_undo(version: Version | None) -> InvalidStateStoreError:
+    return InvalidStateStoreError(
+        f"nothing to undo at version {version}: only the last commit can be undone, once; restore from the checkpoint"
+    )
+
+
+class MemoryEngine:
+    """State in memory: for tests, and for applications that run without a disk.
+
+    >>> engine = MemoryEngine()
+    >>> engine.commit([(b"a", b"1")], Version(1, "x"))
+    >>> engine.get(b"a"), engine.version
+    (b'1', Version(number=1, attempt='x'))
+    """
+
+    def __init__(self) -> None:
+        self.version: Version | None = None
+        self._entries: dict[bytes, bytes] = {}
+        self._keys = ordered_keys()
+        self._before: tuple[Version | None, list[tuple[bytes, bytes | None]]] | None = None
+
+    def get(self, key: bytes) -> bytes | None:
+        return self._entries.get(key)
+
+    def scan(self, low: bytes, high: bytes | None, *, reverse: bool = False) -> Iterator[tuple[bytes, bytes]]:
+        entries = self._entries
+        return ((key, entries[key]) for key in self._keys.irange(low, high, (True, False), reverse))
+
+    def commit(self, changes: Changes, version: Version) -> None:
+        entries = self._entries
+        self._before = (self.version, [(key, entries.get(key)) for key, _ in changes])
+        self._write(changes)
+        self.version = version
+
+    def undo(self) -> None:
+        if self._before is None:
+            raise nothing_to_undo(self.version)
+        self.version, changes = self._before
+        self._before = None
+        self._write(changes)
+
+    def close(self) -> None:
+        pass
+
+    def _write(self, changes: Changes) -> None:
+        entries = self._entries
+        self._keys.update([key for key, value in changes if value is not None and key not in entries])
+        for key, value in changes:
+            if value is not None:
+                entries[key] = value
+            elif entries.pop(key, None) is not None:
+                self._keys.remove(key)

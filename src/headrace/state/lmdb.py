@@ -1,0 +1,235 @@
+"""State on the local disk, in one LMDB environment per task."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TypeVar
+
+import lmdb
+
+from headrace.errors import InvalidStateStoreError, StateCorruptedError
+from headrace.state.delta import decode_changes, encode_changes
+from headrace.state.engine import Changes, Version, nothing_to_undo
+from headrace.state.long_keys import LONGEST, bucket_of, find, folded, opened, seek
+
+T = TypeVar("T")
+
+FIRST_MAP = 64 * 1024 * 1024  # bytes of address space, not of disk; doubled whenever it is full
+VERSION, UNDO, BOOT = b"version", b"undo", b"boot"  # keys beside the data
+LENGTH = struct.Struct(">I")
+
+
+def boot_id(source: Path = Path("/proc/sys/kernel/random/boot_id")) -> str:
+    """Which start of the machine this is; empty where the machine does not say."""
+    return source.read_text().strip() if source.exists() else ""
+
+
+class LmdbEngine:
+    """A copy of what the checkpoint holds, so nothing is forced to disk; after a crash of the machine it is discarded.
+
+    Reads see the version of the last commit, in one read transaction that is renewed by the next one. Only one process
+    may write to a directory.
+    """
+
+    def __init__(self, directory: Path | str, *, boot: str | None = None, map_size: int = FIRST_MAP) -> None:
+        self.directory = Path(directory)
+        self._map_size = map_size
+        boot = boot_id() if boot is None else boot
+        self._open()
+        if self._noted(BOOT) != boot.encode():
+            self._discard()
+            self._open()
+            self._in_transaction(lambda txn: txn.put(BOOT, boot.encode(), db=self._notes))
+
+    # ------------------------------------------------------------------------------------------------- reading
+    @property
+    def version(self) -> Version | None:
+        return self._version
+
+    def get(self, key: bytes) -> bytes | None:
+        try:
+            if len(key) > LONGEST:
+                return find(self._read.get(bucket_of(key)), key)
+            return self._read.get(key)
+        except lmdb.Error as error:
+            raise self._corrupted(error) from error
+
+    def scan(self, low: bytes, high: bytes | None, *, reverse: bool = False) -> Iterator[tuple[bytes, bytes]]:
+        try:
+            for entry, value in self._entries(low, high, reverse=reverse):
+                if len(entry) <= LONGEST:
+                    yield entry, value
+                else:
+                    found = opened(entry, value, low, high)
+                    yield from reversed(found) if reverse else found
+        except lmdb.Error as error:
+            raise self._corrupted(error) from error
+
+    def _entries(self, low: bytes, high: bytes | None, *, reverse: bool) -> Iterator[tuple[bytes, bytes]]:
+        start = seek(low)
+        end = None if high is None else seek(high, past=True)
+        with self._read.cursor() as cursor:
+            if not reverse:
+                if cursor.set_range(start):
+                    for entry, value in cursor.iternext():
+                        if end is not None and entry >= end:
+                            return
+                        yield entry, value
+            elif cursor.last() if end is None or not cursor.set_range(end) else cursor.prev():
+                for entry, value in cursor.iterprev():
+                    if entry < start:
+                        return
+                    yield entry, value
+
+    # ------------------------------------------------------------------------------------------------- writing
+    def commit(self, changes: Changes, version: Version) -> None:
+        def write(txn: lmdb.Transaction[bytes]) -> None:
+            if txn.get(VERSION, db=self._notes) != self._noted(VERSION):
+                raise InvalidStateStoreError(f"another process has written to {self.directory}: open it anew")
+            entries = folded(changes, txn.get)
+            with txn.cursor() as cursor:
+                before = dict(cursor.getmulti([key for key, _ in entries]))
+            undo = encode_changes([(key, before.get(key)) for key, _ in entries])
+            put_all(txn, entries)
+            txn.put(UNDO, encode_undo(self._version, undo), db=self._notes)
+            txn.put(VERSION, encode_version(version), db=self._notes)
+
+        self._in_transaction(write)
+
+    def undo(self) -> None:
+        def write(txn: lmdb.Transaction[bytes]) -> None:
+            undo = txn.get(UNDO, db=self._notes)
+            if undo is None:
+                raise nothing_to_undo(self._version)
+            version, entries = decode_undo(undo)
+            put_all(txn, entries)
+            txn.delete(UNDO, db=self._notes)
+            if version is None:
+                txn.delete(VERSION, db=self._notes)
+            else:
+                txn.put(VERSION, encode_version(version), db=self._notes)
+
+        self._in_transaction(write)
+
+    def renew(self) -> None:
+        """See what is in the directory now: another process may have written to it between two batches."""
+        self._read.abort()
+        self._start_reading()
+
+    def close(self) -> None:
+        self._read.abort()
+        self._env.close()
+
+    def _in_transaction(self, write: Callable[[lmdb.Transaction[bytes]], object]) -> None:
+        try:
+            while True:
+                try:
+                    with self._begin(write=True) as txn:
+                        write(txn)
+                    break
+                except lmdb.MapFullError:
+                    self._grow()
+            self._fill_up()
+            self.renew()
+        except lmdb.Error as error:
+            raise self._corrupted(error) from error
+
+    def _grow(self) -> None:
+        self._read.abort()  # the map can only be changed while there is no transaction
+        self._map_size = 2 * max(self._map_size, self._env.info()["map_size"])
+        self._env.set_mapsize(self._map_size)
+        self._start_reading()
+
+    # ------------------------------------------------------------------------------------------- the environment
+    def _open(self) -> None:
+        self.directory.mkdir(parents=True, exist_ok=True)
+        try:
+            # Without fsync; reads are by key, so reading ahead does not help.
+            self._env = lmdb.open(
+                str(self.directory),
+                map_size=self._map_size,
+                max_dbs=2,
+                sync=False,
+                metasync=False,
+                readahead=False,
+                meminit=False,
+            )
+            if self._file_size() < self._least_size():
+                self._env.close()
+                raise lmdb.CorruptedError("the file is cut off")
+            self._env.reader_check()  # forgets readers of processes that are gone: they would keep old pages alive
+            self._data, self._notes = self._env.open_db(b"data"), self._env.open_db(b"notes")
+            self._start_reading()
+        except (lmdb.Error, OSError) as error:
+            raise self._corrupted(error) from error
+
+    def _start_reading(self) -> None:
+        self._read = self._begin(write=False)
+        noted = self._noted(VERSION)
+        self._version = None if noted is None else decode_version(noted)
+
+    def _begin(self, *, write: bool) -> lmdb.Transaction[bytes]:
+        try:
+            return self._env.begin(db=self._data, write=write)
+        except lmdb.MapResizedError:  # another process has made the map larger
+            self._env.set_mapsize(0)
+            return self._env.begin(db=self._data, write=write)
+
+    def _noted(self, what: bytes) -> bytes | None:
+        return self._read.get(what, db=self._notes)
+
+    def _discard(self) -> None:
+        self.close()
+        for file in ("data.mdb", "lock.mdb"):
+            (self.directory / file).unlink(missing_ok=True)
+
+    def _file_size(self) -> int:
+        return (self.directory / "data.mdb").stat().st_size
+
+    def _least_size(self) -> int:
+        """A page that lies beyond the end of the file kills the process that reads it."""
+        return (self._env.info()["last_pgno"] + 1) * self._env.stat()["psize"]
+
+    def _fill_up(self) -> None:
+        """LMDB does not write last pages that are free; with them, a file that is too short is one that was cut off."""
+        size = self._least_size()
+        if self._file_size() < size:
+            with (self.directory / "data.mdb").open("r+b") as file:
+                file.truncate(size)
+
+    def _corrupted(self, error: Exception) -> StateCorruptedError:
+        return StateCorruptedError(
+            f"the state in {self.directory} cannot be read ({error}). It is a copy of what the checkpoint holds: "
+            "delete the directory, and it is restored"
+        )
+
+
+def put_all(txn: lmdb.Transaction[bytes], entries: Changes) -> None:
+    with txn.cursor() as cursor:
+        cursor.putmulti([(key, value) for key, value in entries if value is not None])
+    for key, value in entries:
+        if value is None:
+            txn.delete(key)
+
+
+# | number u64 | attempt |
+def encode_version(version: Version) -> bytes:
+    return version.number.to_bytes(8, "big") + version.attempt.encode()
+
+
+def decode_version(raw: bytes) -> Version:
+    return Version(int.from_bytes(raw[:8], "big"), raw[8:].decode())
+
+
+# | length of the version before u32, 0 if there was none | version before | changes (delta.py) |
+def encode_undo(before: Version | None, changes: bytes) -> bytes:
+    version = b"" if before is None else encode_version(before)
+    return LENGTH.pack(len(version)) + version + changes
+
+
+def decode_undo(raw: bytes) -> tuple[Version | None, Changes]:
+    (length,) = LENGTH.unpack_from(raw)
+    version = decode_version(raw[4 : 4 + length]) if length else None
+    return version, decode_changes(raw[4 + length :])

@@ -1,0 +1,134 @@
+"""Key → value for the keys that were used last; the one that was not used for longest makes room."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from headrace.serde.protocol import Serde
+from headrace.state.cells import Cell
+from headrace.state.keys import successor
+from headrace.state.refusals import refuse_null_key
+from headrace.state.table import Table
+
+
+class RecentlyUsed:
+    """A key-value store of at most `max_entries` keys: `get` and `put` are uses, scans are not."""
+
+    def __init__(self, name: str, table: Table, uses: Cell, key: Serde, *, max_entries: int) -> None:
+        self.name, self.table, self._uses, self._max_entries = name, table, uses, max_entries
+        self.key_bytes, self._decode = key.encode, key.decode
+        self._order: dict[bytes, None] | None = None  # least recently used first; None until it is read from the table
+
+    # --------------------------------------------------------------------------------------------- reading
+    def get(self, key: Any) -> Any:
+        if key is None:
+            refuse_null_key(self.name, "get")
+        place = self.key_bytes(key)
+        entry = self.table.get(place)
+        if entry is None:
+            return None
+        self._use(place, entry[1])
+        return entry[1]
+
+    def peek(self, key: Any) -> Any:
+        """`get` without being a use."""
+        if key is None:
+            refuse_null_key(self.name, "get")
+        entry = self.table.get(self.key_bytes(key))
+        return None if entry is None else entry[1]
+
+    def range(self, low: Any = None, high: Any = None) -> Iterator[tuple[Any, Any]]:
+        """From `low` to `high`, both included; None is an open end."""
+        return self._range(low, high, reverse=False)
+
+    def reverse_range(self, low: Any = None, high: Any = None) -> Iterator[tuple[Any, Any]]:
+        return self._range(low, high, reverse=True)
+
+    def prefix_scan(self, prefix: Any, serde: Serde | None = None) -> Iterator[tuple[Any, Any]]:
+        """The keys whose bytes begin with those of `prefix`, which the store's key serde encodes if none is given."""
+        if prefix is None:
+            refuse_null_key(self.name, "prefix_scan")
+        low = (serde.encode if serde else self.key_bytes)(prefix)
+        return self._decoded(self.table.scan(low, successor(low)))
+
+    def all(self) -> Iterator[tuple[Any, Any]]:
+        return self._decoded(self.table.scan())
+
+    def reverse_all(self) -> Iterator[tuple[Any, Any]]:
+        return self._decoded(self.table.scan(reverse=True))
+
+    @property
+    def approximate_size(self) -> int:
+        return len(self._used())
+
+    # --------------------------------------------------------------------------------------------- writing
+    def put(self, key: Any, value: Any) -> None:
+        if key is None:
+            refuse_null_key(self.name, "put")
+        if value is None:
+            self.delete(key)
+            return
+        order = self._used()
+        self._use(self.key_bytes(key), value)
+        if len(order) > self._max_entries:
+            eldest = next(iter(order))
+            del order[eldest]
+            self.table.put(eldest, None)
+
+    def put_if_absent(self, key: Any, value: Any) -> Any:
+        """The value that was there, if there was one; then nothing is put."""
+        if key is None:
+            refuse_null_key(self.name, "put_if_absent")
+        old = self.get(key)
+        if old is None:
+            self.put(key, value)
+        return old
+
+    def put_all(self, pairs: Iterable[tuple[Any, Any]]) -> None:
+        pairs = list(pairs)
+        if any(key is None for key, _ in pairs):  # before anything is put: all or none
+            refuse_null_key(self.name, "put_all")
+        for key, value in pairs:
+            self.put(key, value)
+
+    def delete(self, key: Any) -> Any:
+        """Deletes, and gives the value that was there."""
+        if key is None:
+            refuse_null_key(self.name, "delete")
+        place = self.key_bytes(key)
+        entry = self.table.get(place)
+        if entry is None:
+            return None
+        self._used().pop(place, None)
+        self.table.put(place, None)
+        return entry[1]
+
+    # -------------------------------------------------------------------------------------- order of use
+    def _use(self, place: bytes, value: Any) -> None:
+        order = self._used()
+        order.pop(place, None)
+        order[place] = None
+        self._uses.value += 1
+        self.table.put(place, (self._uses.value, value))
+
+    def _used(self) -> dict[bytes, None]:
+        if self._order is None:
+            uses = sorted((entry[0], place) for place, entry in self.table.scan())
+            self._order = {place: None for _, place in uses}
+        return self._order
+
+    def forget(self) -> None:
+        """The order of use is to be read from the table anew."""
+        self._order = None
+
+    def _range(self, low: Any, high: Any, *, reverse: bool) -> Iterator[tuple[Any, Any]]:
+        first = b"" if low is None else self.key_bytes(low)
+        last = None if high is None else self.key_bytes(high)
+        if last is not None and last < first:
+            return iter(())
+        return self._decoded(self.table.scan(first, None if last is None else last + b"\x00", reverse=reverse))
+
+    def _decoded(self, entries: Iterator[tuple[bytes, Any]]) -> Iterator[tuple[Any, Any]]:
+        decode = self._decode
+        return ((decode(key), entry[1]) for key, entry in entries)

@@ -1,0 +1,144 @@
+"""StoreSpec + tables → store: the only place where stores are wired."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple, Protocol
+
+from headrace.serde.protocol import Serde
+from headrace.state import values
+from headrace.state.cells import Cell, Content
+from headrace.state.keyvalue import KeyValues
+from headrace.state.lru import RecentlyUsed
+from headrace.state.session import Sessions
+from headrace.state.spec import (
+    BufferKind,
+    KeyValueKind,
+    LruKind,
+    SessionKind,
+    StoreSpec,
+    SubscriptionKind,
+    VersionedKind,
+    WindowKind,
+)
+from headrace.state.table import Table
+from headrace.state.timeline import Timeline
+from headrace.state.values import Codec
+from headrace.state.versioned import Versions
+from headrace.state.window import WindowedValues
+
+
+class Settings(NamedTuple):
+    """What a spec may leave open."""
+
+    key: Serde
+    value: Serde
+    persistent: bool
+    caching: bool
+    dropped: Callable[[str, int], None]
+
+
+def nothing() -> None:
+    pass
+
+
+class Part(NamedTuple):
+    """A store, and what it wants to do when a batch ends."""
+
+    store: Any
+    before_commit: Callable[[], None] = nothing
+    after_rollback: Callable[[], None] = nothing
+
+
+class Home(Protocol):
+    """Where a store's tables and cells come from."""
+
+    def table(
+        self,
+        name: str,
+        encode: Callable[[Any], bytes],
+        decode: Callable[[bytes], Any],
+        *,
+        share: bool,
+        hold: bool = False,
+        logged: bool | None = None,
+    ) -> Table: ...
+
+    def cell(self, name: str, default: Content, *, logged: bool = True) -> Cell: ...
+
+
+class Rooms:
+    """The tables and cells of one store."""
+
+    def __init__(self, spec: StoreSpec, home: Home, settings: Settings) -> None:
+        self._spec, self._home, self._hold = spec, home, settings.caching and spec.caching
+        self.key = spec.key or settings.key
+        self.value = spec.value or settings.value
+
+    def table(self, codec: Codec) -> Table:
+        spec = self._spec
+        return self._home.table(
+            spec.name, codec.encode, codec.decode, share=codec.share, hold=self._hold, logged=spec.logging
+        )
+
+    def second(self, what: str, codec: Codec) -> Table:
+        name = f"{self._spec.name}/{what}"
+        return self._home.table(name, codec.encode, codec.decode, share=codec.share, logged=self._spec.logging)
+
+    def cell(self, what: str, default: int) -> Cell:
+        return self._home.cell(f"store {self._spec.name}/{what}", default, logged=self._spec.logging)
+
+    def timeline(self, retention: int) -> Timeline:
+        return Timeline(self.second("times", Codec(bytes, bytes, share=True)), self.cell("clock", -1), retention)
+
+
+def open_store(spec: StoreSpec, home: Home, settings: Settings) -> Part | None:
+    """The store of a spec; None for buffers and subscriptions, which operators lay out themselves on a table."""
+    rooms = Rooms(spec, home, settings)
+    persistent = settings.persistent if spec.persistent is None else spec.persistent
+    match spec.kind:
+        case KeyValueKind(timestamped=timestamped):
+            codec = values.timestamped(rooms.value) if timestamped else values.plain(rooms.value)
+            return Part(KeyValues(spec.name, rooms.table(codec), rooms.key, timestamped=timestamped))
+        case LruKind(max_entries=max_entries):
+            table, uses = rooms.table(values.used(rooms.value)), rooms.cell("uses", 0)
+            recent = RecentlyUsed(spec.name, table, uses, rooms.key, max_entries=max_entries)
+            return Part(recent, after_rollback=recent.forget)
+        case WindowKind() as kind:
+            return _windows(spec, kind, rooms, persistent=persistent, dropped=settings.dropped)
+        case SessionKind() as kind:
+            sessions = Sessions(
+                spec.name,
+                kind,
+                rooms.table(values.plain(rooms.value)),
+                rooms.timeline(kind.retention),
+                rooms.key,
+                persistent=persistent,
+                dropped=settings.dropped,
+            )
+            return Part(sessions, before_commit=sessions.expire)
+        case VersionedKind(history=history):
+            latest, past = rooms.table(values.latest(rooms.value)), rooms.second("past", values.past(rooms.value))
+            # A version that ended exactly when the history begins is still part of it: one more than the history.
+            times = rooms.timeline(history + 1)
+            versions = Versions(spec.name, latest, past, times, rooms.key, history=history, dropped=settings.dropped)
+            return Part(versions, before_commit=versions.expire)
+        case BufferKind() | SubscriptionKind():
+            return None
+
+
+def _windows(
+    spec: StoreSpec, kind: WindowKind, rooms: Rooms, *, persistent: bool, dropped: Callable[[str, int], None]
+) -> Part:
+    codec = values.timestamped(rooms.value) if kind.timestamped else values.plain(rooms.value)
+    windows = WindowedValues(
+        spec.name,
+        kind,
+        rooms.table(codec),
+        rooms.timeline(kind.retention),
+        rooms.cell("sequence", 0),
+        rooms.key,
+        persistent=persistent,
+        dropped=dropped,
+    )
+    return Part(windows, before_commit=windows.expire)

@@ -1,0 +1,167 @@
+"""(Key, session start, session end) → value, as long as the retention lasts; the store's clock is the largest end."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import groupby
+from typing import Any
+
+from headrace.model.windows import Window, Windowed
+from headrace.serde.protocol import Serde
+from headrace.state.keys import (
+    LAST,
+    decode_by_end,
+    decode_session,
+    encode_by_end,
+    encode_session,
+    windows_between,
+)
+from headrace.state.refusals import refuse_null_key
+from headrace.state.spec import SessionKind
+from headrace.state.table import Table
+from headrace.state.timeline import Timeline
+from headrace.state.window import Dropped, segment_interval
+
+EXPIRED = "expired session"
+
+
+class Sessions:
+    """A session store; sessions are visible while their end lies less than the retention behind the clock."""
+
+    def __init__(
+        self,
+        name: str,
+        kind: SessionKind,
+        table: Table,
+        times: Timeline,
+        key: Serde,
+        *,
+        persistent: bool,
+        dropped: Dropped,
+    ) -> None:
+        self.name, self.table, self._retention = name, table, kind.retention
+        self._times, self._clock, self._dropped = times, times.clock, dropped
+        self._encode, self._decode = key.encode, key.decode
+        self._segment = segment_interval(kind.retention) if persistent else None
+
+    # --------------------------------------------------------------------------------------------- writing
+    def put(self, session: Windowed, value: Any) -> None:
+        if session.key is None:
+            refuse_null_key(self.name, "put")
+        start, end = session.window
+        clock = self._clock
+        if end > clock.value:
+            clock.value = end
+        if end <= clock.value - self._retention and self._too_old(end):
+            self._dropped(EXPIRED, 1)
+        elif value is None:
+            self._delete(self._encode(session.key), start, end)
+        else:
+            key = self._encode(session.key)
+            place = encode_session(key, start, end)
+            if not self.table.has(place):
+                self._times.add(encode_by_end(key, start, end))
+            self.table.put(place, value)
+
+    def remove(self, session: Windowed) -> None:
+        if session.key is None:
+            refuse_null_key(self.name, "remove")
+        start, end = session.window
+        if self._segment is not None and end > self._clock.value:
+            self._clock.value = end  # as in Kafka: only of persistent stores does a removal move the clock
+        self._delete(self._encode(session.key), start, end)
+
+    def _too_old(self, end: int) -> bool:
+        """For a session that is not visible any more: whether it is refused, too."""
+        segment = self._segment
+        return segment is None or end // segment < (self._clock.value - self._retention) // segment
+
+    def _delete(self, key: bytes, start: int, end: int) -> None:
+        place = encode_session(key, start, end)
+        if self.table.has(place):
+            self.table.put(place, None)
+            self._times.remove(encode_by_end(key, start, end))
+
+    # --------------------------------------------------------------------------------------------- reading
+    def fetch_session(self, key: Any, start: int, end: int) -> Any:
+        if key is None:
+            refuse_null_key(self.name, "fetch_session")
+        if end <= self._clock.value - self._retention:
+            return None
+        return self.table.get(encode_session(self._encode(key), start, end))
+
+    def find_sessions(self, key: Any, earliest_end: int, latest_start: int) -> Iterator[tuple[Windowed, Any]]:
+        """The sessions of a key that end at `earliest_end` or later and start at `latest_start` or earlier, by end."""
+        if key is None:
+            refuse_null_key(self.name, "find_sessions")
+        return self._find(key, earliest_end, latest_start, reverse=False)
+
+    def backward_find_sessions(self, key: Any, earliest_end: int, latest_start: int) -> Iterator[tuple[Windowed, Any]]:
+        if key is None:
+            refuse_null_key(self.name, "backward_find_sessions")
+        return self._find(key, earliest_end, latest_start, reverse=True)
+
+    def fetch(self, key: Any) -> Iterator[tuple[Windowed, Any]]:
+        """All sessions of a key, by end."""
+        if key is None:
+            refuse_null_key(self.name, "fetch")
+        return self._find(key, 0, LAST, reverse=False)
+
+    def backward_fetch(self, key: Any) -> Iterator[tuple[Windowed, Any]]:
+        if key is None:
+            refuse_null_key(self.name, "backward_fetch")
+        return self._find(key, 0, LAST, reverse=True)
+
+    def all(self) -> Iterator[tuple[Windowed, Any]]:
+        """All sessions, by key, then end, then start."""
+        return self._visible(self.table.scan(), LAST)
+
+    def key_bytes(self, session: Windowed) -> bytes:
+        """Where the table has the session."""
+        return encode_session(self._encode(session.key), session.window.start, session.window.end)
+
+    def committed(self, session: Windowed) -> Any:
+        """The value as of the last commit, whatever this batch did."""
+        return self.table.committed(self.key_bytes(session))
+
+    def _find(self, key: Any, earliest_end: int, latest_start: int, *, reverse: bool) -> Iterator[tuple[Windowed, Any]]:
+        first = max(earliest_end, self._clock.value - self._retention + 1)
+        if first > LAST:
+            return iter(())
+        low, high = windows_between(self._encode(key), first, LAST)
+        found = self._visible(self.table.scan(low, high, reverse=reverse), latest_start)
+        return found if self._segment is not None else _ties_turned(found)
+
+    def _visible(self, entries: Iterator[tuple[bytes, Any]], latest_start: int) -> Iterator[tuple[Windowed, Any]]:
+        expired = self._clock.value - self._retention
+        found = ((*decode_session(place), value) for place, value in entries)
+        return (
+            (self._windowed(key, start, end), value)
+            for key, start, end, value in found
+            if end > expired and start <= latest_start
+        )
+
+    def _windowed(self, key: bytes, start: int, end: int) -> Windowed:
+        return Windowed(self._decode(key), Window(start, end))
+
+    # ----------------------------------------------------------------------------------- for operators
+    def by_end(self, first: int, last: int) -> Iterator[tuple[Windowed, Any]]:
+        """The sessions that end from `first` to `last`, by end, start and key, and expired ones that are held back."""
+        noted = (decode_by_end(place) for place in self._times.between(first, last))
+        found = ((key, start, end, self.table.get(encode_session(key, start, end))) for key, start, end in noted)
+        return ((self._windowed(key, start, end), value) for key, start, end, value in found if value is not None)
+
+    def hold_back(self, time: int) -> None:
+        """Sessions that end at this time or later stay, expired or not, until `by_end` was asked for them."""
+        self._times.hold_back(time)
+
+    def expire(self) -> None:
+        """Removes what nobody can see any more."""
+        for noted in self._times.take_expired():
+            self.table.put(encode_session(*decode_by_end(noted)), None)
+
+
+def _ties_turned(found: Iterator[tuple[Windowed, Any]]) -> Iterator[tuple[Windowed, Any]]:
+    """Of the sessions of a key with the same end Kafka's stores in memory give the one that starts last first."""
+    for _, same_end in groupby(found, key=lambda entry: entry[0].window.end):
+        yield from reversed(list(same_end))

@@ -1,0 +1,219 @@
+"""One store's cells: what this batch changed, in memory, over what the engine has committed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from itertools import islice
+from operator import gt, lt
+from typing import Any
+
+from headrace.state.engine import Engine
+from headrace.state.keys import successor
+from headrace.state.ordered import OrderedKeys, ordered_keys
+
+UNKNOWN: Any = object()
+REMEMBERED = 65_536  # clean values in one generation of a table; two generations are kept
+
+
+class Table:
+    """Bytes → decoded values.
+
+    `share`: values cannot be changed in place, so the very objects are kept, those of earlier batches too. Otherwise a
+    value is encoded when it is put and decoded anew at every get, so that what user code does to an object never
+    reaches the store; unless `hold`: then the caller owns the objects that it puts until the batch ends.
+    """
+
+    # These run millions of times a batch: they are closures over plain dicts, made once, and `put` of a kept object is
+    # the dict's own. Order is looked after in `scan` only.
+    get: Callable[[bytes], Any]
+    put: Callable[[bytes, Any], None]
+
+    def __init__(
+        self,
+        prefix: bytes,
+        engine: Engine,
+        encode: Callable[[Any], bytes],
+        decode: Callable[[bytes], Any],
+        *,
+        share: bool,
+        hold: bool = False,
+        remembered: int = REMEMBERED,
+    ) -> None:
+        self.prefix, self._engine, self._encode, self._decode = prefix, engine, encode, decode
+        self._share, self._hold, self._remembered = share, hold and not share, remembered
+        self._changed: dict[bytes, Any] = {}  # by this batch: objects if they are shared or held, else bytes
+        self._clean: dict[bytes, Any] = {}  # as committed: objects if they are shared, else bytes; None if absent
+        self._older: dict[bytes, Any] = {}  # the generation of `_clean` before
+        self._order: OrderedKeys | None = None  # the changed keys, from the first scan of a batch on
+        if share:
+            self.get, self.put = self._get_shared(), self._changed.__setitem__
+        elif hold:
+            self.get, self.put = self._get_held(), self._changed.__setitem__
+        else:
+            self.get, self.put = self._get_encoded(), self._put_encoded()
+
+    # ------------------------------------------------------------------------------------------ one key
+    def _get_shared(self) -> Callable[[bytes], Any]:
+        find, load = self._changed.get, self._load
+
+        def get(key: bytes) -> Any:
+            value = find(key, UNKNOWN)
+            return load(key) if value is UNKNOWN else value
+
+        return get
+
+    def _get_held(self) -> Callable[[bytes], Any]:
+        find, load, decode = self._changed.get, self._load, self._decode
+
+        def get(key: bytes) -> Any:
+            value = find(key, UNKNOWN)
+            if value is not UNKNOWN:
+                return value
+            raw = load(key)
+            return None if raw is None else decode(raw)
+
+        return get
+
+    def _get_encoded(self) -> Callable[[bytes], Any]:
+        find, load, decode = self._changed.get, self._load, self._decode
+
+        def get(key: bytes) -> Any:
+            raw = find(key, UNKNOWN)
+            if raw is UNKNOWN:
+                raw = load(key)
+            return None if raw is None else decode(raw)
+
+        return get
+
+    def _put_encoded(self) -> Callable[[bytes, Any], None]:
+        changed, encode = self._changed, self._encode
+
+        def put(key: bytes, value: Any) -> None:
+            changed[key] = None if value is None else encode(value)
+
+        return put
+
+    def has(self, key: bytes) -> bool:
+        """Whether the key has a value; nothing is decoded for it."""
+        held = self._changed.get(key, UNKNOWN)
+        return (self._load(key) if held is UNKNOWN else held) is not None
+
+    def committed(self, key: bytes) -> Any:
+        """The value as of the last commit, whatever this batch did."""
+        held = self._load(key)
+        return held if held is None or self._share else self._decode(held)
+
+    def _load(self, key: bytes) -> Any:
+        """What `_clean` is to hold for a key."""
+        held = self._clean.get(key, UNKNOWN)
+        if held is not UNKNOWN:
+            return held
+        held = self._older.get(key, UNKNOWN)
+        if held is UNKNOWN:
+            held = self._engine.get(self.prefix + key)
+            if held is not None and self._share:
+                held = self._decode(held)
+        if len(self._clean) >= self._remembered:
+            self._older, self._clean = self._clean, {}
+        self._clean[key] = held
+        return held
+
+    def _stored(self, key: bytes) -> bool:
+        held = self._clean.get(key, UNKNOWN)
+        return (self._engine.get(self.prefix + key) if held is UNKNOWN else held) is not None
+
+    # ---------------------------------------------------------------------------------------- many keys
+    def scan(
+        self, low: bytes = b"", high: bytes | None = None, *, reverse: bool = False
+    ) -> Iterator[tuple[bytes, Any]]:
+        """Keys from `low` up to but without `high`, and their values, as they are now: later puts do not show."""
+        prefix = self.prefix
+        end = successor(prefix) if high is None else prefix + high
+        stored = self._engine.scan(prefix + low, end, reverse=reverse)
+        changed = self._changed_between(low, high, reverse=reverse)
+        return self._merged(changed, stored, gt if reverse else lt) if changed else self._as_stored(stored)
+
+    def count(self) -> int:
+        """How many keys have a value."""
+        stored = sum(1 for _ in self._engine.scan(self.prefix, successor(self.prefix)))
+        return stored + sum((held is not None) - self._stored(key) for key, held in self._changed.items())
+
+    @property
+    def touched(self) -> int:
+        """How many keys this batch has put."""
+        return len(self._changed)
+
+    def _changed_between(self, low: bytes, high: bytes | None, *, reverse: bool) -> list[tuple[bytes, Any]]:
+        changed, order = self._changed, self._order
+        if order is None:
+            order = self._order = ordered_keys(changed)
+        elif len(order) < len(changed):
+            # A dict keeps the order of insertion and nothing is taken out of this one: the new keys are the last ones.
+            order.update(islice(reversed(changed), len(changed) - len(order)))
+        return [(key, changed[key]) for key in order.irange(low, high, (True, False), reverse)]
+
+    def _as_stored(self, stored: Iterator[tuple[bytes, bytes]]) -> Iterator[tuple[bytes, Any]]:
+        skip, decode = len(self.prefix), self._decode
+        if not self._share:
+            for key, raw in stored:
+                yield key[skip:], decode(raw)
+            return
+        for key, raw in stored:
+            value = self._clean.get(key[skip:])
+            yield key[skip:], decode(raw) if value is None else value
+
+    def _merged(
+        self,
+        changed: list[tuple[bytes, Any]],
+        stored: Iterator[tuple[bytes, bytes]],
+        before: Callable[[bytes, bytes], bool],
+    ) -> Iterator[tuple[bytes, Any]]:
+        encoded = not (self._share or self._hold)
+        rest = self._as_stored(stored)
+        entry = next(rest, None)
+        for key, held in changed:
+            while entry is not None and before(entry[0], key):
+                yield entry
+                entry = next(rest, None)
+            if entry is not None and entry[0] == key:
+                entry = next(rest, None)
+            if held is not None:
+                yield key, self._decode(held) if encoded else held
+        if entry is not None:
+            yield entry
+            yield from rest
+
+    # ---------------------------------------------------------------------------------- the end of a batch
+    def changes(self) -> list[tuple[bytes, bytes | None]]:
+        """What this batch changed, encoded and sorted, under the engine's keys."""
+        prefix, changed, encode = self.prefix, self._changed, self._encode
+        result: list[tuple[bytes, bytes | None]] = []
+        kept_as_bytes = not (self._share or self._hold)
+        for key in sorted(changed):
+            held = changed[key]
+            if held is not None:
+                result.append((prefix + key, held if kept_as_bytes else encode(held)))
+            elif self._stored(key):
+                result.append((prefix + key, None))
+        return result
+
+    def settle(self, changes: Iterable[tuple[bytes, bytes | None]]) -> None:
+        """These changes are committed: they are what the next batch starts from."""
+        if self._hold:
+            skip = len(self.prefix)
+            self._clean.update((key[skip:], raw) for key, raw in changes)
+        else:
+            self._clean.update(self._changed)
+        if len(self._clean) > self._remembered:
+            self._older, self._clean = self._clean, {}
+        self.rollback()
+
+    def rollback(self) -> None:
+        """Forget what this batch changed."""
+        self._changed.clear()
+        self._order = None
+
+    def forget(self) -> None:
+        """Forget all that is remembered: the engine was changed underneath."""
+        self.rollback()
+        self._clean, self._older = {}, {}

@@ -1,0 +1,154 @@
+"""All state of one task: its stores, its tables, its cells; a commit makes what a batch changed one version."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from hashlib import blake2b
+from typing import Any, Self
+
+from headrace.errors import InvalidStateStoreError, SerializationError, StreamsError, TopologyError
+from headrace.serde.protocol import Serde
+from headrace.state import delta as deltas
+from headrace.state.cells import Cell, Cells, Content
+from headrace.state.delta import Delta
+from headrace.state.engine import Engine, Version
+from headrace.state.open import Settings, open_store
+from headrace.state.spec import StoreSpec
+from headrace.state.table import Table
+
+__all__ = ["Cell", "TaskState"]
+
+LOGGED, UNLOGGED = "(cells)", "(unlogged cells)"  # no store can have such a name
+
+
+class TaskState:
+    """What a task remembers: opened over an engine, used batch after batch."""
+
+    def __init__(self, specs: Mapping[str, StoreSpec], engine: Engine, settings: Settings) -> None:
+        self.specs, self.engine = specs, engine
+        self._settings = settings
+        self._at = engine.version
+        self._owners: dict[bytes, str] = {}  # prefix -> name of the table
+        self._tables: dict[str, Table] = {}
+        self._unlogged: set[str] = set()
+        self._cells = Cells(self._prefix(LOGGED), engine.get)
+        self._unlogged_cells = Cells(self._prefix(UNLOGGED), engine.get)
+        self._unlogged.add(UNLOGGED)
+        opened = {name: open_store(spec, self, settings) for name, spec in specs.items()}
+        self.stores: Mapping[str, Any] = {name: part.store for name, part in opened.items() if part is not None}
+        self._parts = [part for part in opened.values() if part is not None]
+
+    @classmethod
+    def open(
+        cls,
+        specs: Mapping[str, StoreSpec],
+        engine: Engine,
+        *,
+        key: Serde,
+        value: Serde,
+        persistent: bool = True,
+        caching: bool = False,
+        dropped: Callable[[str, int], None],
+    ) -> Self:
+        """`key`, `value`, `persistent`: for specs that leave them open; `dropped` is told (reason, count)."""
+        return cls(specs, engine, Settings(key, value, persistent, caching, dropped))
+
+    # ------------------------------------------------------------------------------------------- its parts
+    def store(self, name: str) -> Any:
+        found = self.stores.get(name)
+        if found is None:
+            names = ", ".join(sorted(self.stores)) or "none"
+            raise InvalidStateStoreError(f"there is no store {name!r} in this task (it has: {names})")
+        return found
+
+    def table(
+        self,
+        name: str,
+        encode: Callable[[Any], bytes] = bytes,
+        decode: Callable[[bytes], Any] = bytes,
+        *,
+        share: bool = True,
+        hold: bool = False,
+        logged: bool | None = None,
+    ) -> Table:
+        """An ordered table, made at the first call; by default of bytes, and logged if the spec of its name is."""
+        table = self._tables.get(name)
+        if table is None:
+            spec = self.specs.get(name)
+            if not (spec is None or spec.logging if logged is None else logged):
+                self._unlogged.add(name)
+            table = self._tables[name] = Table(self._prefix(name), self.engine, encode, decode, share=share, hold=hold)
+        return table
+
+    def cell(self, name: str, default: Content, *, logged: bool = True) -> Cell:
+        """A value that is saved at commit if it changed."""
+        return (self._cells if logged else self._unlogged_cells).cell(name, default)
+
+    def _prefix(self, name: str) -> bytes:
+        prefix = blake2b(name.encode(), digest_size=4).digest()
+        owner = self._owners.setdefault(prefix, name)
+        if owner != name:
+            raise TopologyError(
+                f"the tables {owner!r} and {name!r} would share the prefix {prefix.hex()}: rename one store"
+            )
+        return prefix
+
+    # ------------------------------------------------------------------------------------------ its batches
+    def commit(self, version: Version) -> Delta:
+        """Makes this batch's changes the given version, and says what was changed of all that is logged."""
+        if self.engine.version != self._at:
+            raise InvalidStateStoreError(
+                f"the engine is at {self.engine.version}, this state at {self._at}: call refresh()"
+            )
+        for part in self._parts:
+            part.before_commit()
+        holders = self._holders()
+        changes = [(name, holder, _encoded(name, holder)) for name, holder in holders]
+        self.engine.commit([change for _, _, some in changes for change in some], version)
+        self._at = version
+        for _, holder, some in changes:
+            holder.settle(some)
+        logged = (change for name, _, some in changes if name not in self._unlogged for change in some)
+        return Delta(version, tuple(logged))
+
+    def rollback(self) -> None:
+        """Forgets this batch."""
+        for _, holder in self._holders():
+            holder.rollback()
+        for part in self._parts:
+            part.after_rollback()
+
+    def undo(self) -> None:
+        """Back to the version before the last commit; this batch is forgotten, too."""
+        self.engine.undo()
+        self.refresh()
+
+    def apply(self, delta: Delta) -> None:
+        """On to the version of a delta that another attempt made; this batch is forgotten."""
+        deltas.apply(delta, self.engine)
+        self.refresh()
+
+    def refresh(self) -> None:
+        """Reads everything anew: the engine was changed underneath."""
+        for _, holder in self._holders():
+            holder.forget()
+        for part in self._parts:
+            part.after_rollback()
+        self._at = self.engine.version
+
+    def close(self) -> None:
+        self.engine.close()
+
+    def _holders(self) -> list[tuple[str, Table | Cells]]:
+        """All that holds changes, by prefix, which is the engine's order."""
+        cells = [(LOGGED, self._cells), (UNLOGGED, self._unlogged_cells)]
+        return sorted([*self._tables.items(), *cells], key=lambda item: item[1].prefix)
+
+
+def _encoded(name: str, holder: Table | Cells) -> list[tuple[bytes, bytes | None]]:
+    try:
+        return holder.changes()
+    except StreamsError:
+        raise
+    except Exception as error:
+        raise SerializationError(f"a value that was put into {name!r} cannot be encoded: {error}") from error

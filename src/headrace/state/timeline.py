@@ -1,0 +1,53 @@
+"""What a store holds, by time: so that what has expired is found without a look at the rest."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import islice
+
+from headrace.state.cells import Cell
+from headrace.state.keys import FIRST, LAST, times_between
+from headrace.state.table import Table
+
+# A jump of stream time can expire everything at once. What is expired is invisible, so its removal may take several
+# batches: each removes this many entries, and twice as many as it adds.
+AT_MOST = 10_000
+
+
+class Timeline:
+    """An index whose entries begin with a time; the store's clock is the largest time that was put."""
+
+    def __init__(self, table: Table, clock: Cell, retention: int) -> None:
+        self.table, self.clock, self._retention = table, clock, retention
+        self._held = LAST
+        self._settled = FIRST  # up to here nothing is left to remove
+        self.has = table.has
+
+    def add(self, place: bytes) -> None:
+        self.table.put(place, b"")
+
+    def remove(self, place: bytes) -> None:
+        self.table.put(place, None)
+
+    def between(self, first: int, last: int) -> Iterator[bytes]:
+        first, last = max(first, FIRST), min(last, LAST)
+        if last < first:
+            return iter(())
+        return (place for place, _ in self.table.scan(*times_between(first, last)))
+
+    def hold_back(self, time: int) -> None:
+        """Nothing of this time or later is removed, expired or not: somebody still waits for it."""
+        self._held = time
+
+    def take_expired(self, span: int = 1) -> list[bytes]:
+        """Takes out entries all of whose times, `span` from the one they begin with, have expired."""
+        last = min(self.clock.value - self._retention, self._held - 1) - span + 1
+        if last <= self._settled:
+            return []
+        limit = AT_MOST + 2 * self.table.touched
+        places = list(islice(self.between(FIRST, last), limit))
+        if len(places) < limit:
+            self._settled = last
+        for place in places:
+            self.remove(place)
+        return places

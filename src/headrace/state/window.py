@@ -1,0 +1,190 @@
+"""(Key, window start) → value, as long as the retention lasts; the store's clock is the largest start that was put."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from operator import itemgetter
+from typing import Any
+
+from headrace.model.record import ValueAndTimestamp
+from headrace.model.windows import Window, Windowed
+from headrace.serde.protocol import Serde
+from headrace.state.cells import Cell
+from headrace.state.keys import (
+    FIRST,
+    LAST,
+    decode_by_time,
+    decode_duplicate,
+    decode_window,
+    encode_by_time,
+    encode_duplicate,
+    encode_window,
+    windows_between,
+)
+from headrace.state.refusals import checked_pair, refuse_null_key
+from headrace.state.spec import WindowKind
+from headrace.state.table import Table
+from headrace.state.timeline import Timeline
+
+Dropped = Callable[[str, int], None]  # (reason, count)
+EXPIRED = "expired window"
+
+
+def segment_interval(retention: int) -> int:
+    """Kafka's persistent stores expire by segments of this length, and take what falls into a live one."""
+    return max(retention // 2, 60_000)
+
+
+class WindowedValues:
+    """A window store.
+
+    Entries are visible while their start lies less than the retention behind the clock. With `retain_duplicates` every
+    put is kept, in the order of arrival.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        kind: WindowKind,
+        table: Table,
+        times: Timeline,
+        sequence: Cell,
+        key: Serde,
+        *,
+        persistent: bool,
+        dropped: Dropped,
+    ) -> None:
+        self.name, self.table, self._kind, self._retention = name, table, kind, kind.retention
+        self._times, self._clock, self._sequence, self._dropped = times, times.clock, sequence, dropped
+        self._encode, self._decode, self._timestamped = key.encode, key.decode, kind.timestamped
+        self._segment = segment_interval(kind.retention) if persistent else None
+        # Duplicates are many: one entry by time stands for all of a key's in a segment. Else each window has its own.
+        self._grain = segment_interval(kind.retention) if kind.retain_duplicates else 1
+
+    # --------------------------------------------------------------------------------------------- writing
+    def put(self, key: Any, value: Any, start: int) -> None:
+        if key is None:
+            refuse_null_key(self.name, "put")
+        duplicates, clock = self._kind.retain_duplicates, self._clock
+        if value is None and duplicates and self._segment is not None:
+            return  # which of the duplicates? As in Kafka, none; only stores in memory let it move their clock
+        if self._timestamped and value is not None and (type(value) is not ValueAndTimestamp or value[0] is None):
+            value = checked_pair(self.name, value)
+        if start > clock.value:
+            clock.value = start
+        if start <= clock.value - self._retention and self._too_old(start):
+            self._dropped(EXPIRED, 1)
+        elif not duplicates:
+            self._put_one(self._encode(key), value, start)
+        elif value is not None:
+            self._put_duplicate(self._encode(key), value, start)
+
+    def _too_old(self, start: int) -> bool:
+        """For an entry that is not visible any more: whether it is refused, too."""
+        segment = self._segment
+        return segment is None or start // segment < (self._clock.value - self._retention) // segment
+
+    def _put_one(self, key: bytes, value: Any, start: int) -> None:
+        place = encode_window(key, start)
+        if not self.table.has(place):
+            if value is None:
+                return
+            self._times.add(encode_by_time(start, key))
+        elif value is None:
+            self._times.remove(encode_by_time(start, key))
+        self.table.put(place, value)
+
+    def _put_duplicate(self, key: bytes, value: Any, start: int) -> None:
+        sequence = self._sequence.value = (self._sequence.value + 1) & 0x7FFFFFFF
+        self.table.put(encode_duplicate(key, start, sequence), value)
+        noted = encode_by_time(start // self._grain * self._grain, key)
+        if not self._times.has(noted):
+            self._times.add(noted)
+
+    # --------------------------------------------------------------------------------------------- reading
+    def fetch(self, key: Any, first: int, last: int | None = None) -> Any:
+        """The value of the window that starts at `first`; with `last`, (start, value) of all from `first` to `last`."""
+        if key is None:
+            refuse_null_key(self.name, "fetch")
+        if last is not None:
+            return self._fetch(key, first, last, reverse=False)
+        if first <= self._clock.value - self._retention:
+            return None
+        return self.table.get(self.key_bytes(key, first))
+
+    def backward_fetch(self, key: Any, first: int, last: int) -> Iterator[tuple[int, Any]]:
+        if key is None:
+            refuse_null_key(self.name, "backward_fetch")
+        return self._fetch(key, first, last, reverse=True)
+
+    def fetch_all(self, first: int, last: int) -> Iterator[tuple[Windowed, Any]]:
+        """The windows of all keys that start from `first` to `last`, by key, then start."""
+        return self._between(first, last, reverse=False)
+
+    def backward_fetch_all(self, first: int, last: int) -> Iterator[tuple[Windowed, Any]]:
+        return self._between(first, last, reverse=True)
+
+    def all(self) -> Iterator[tuple[Windowed, Any]]:
+        return self._between(FIRST, LAST, reverse=False)
+
+    def backward_all(self) -> Iterator[tuple[Windowed, Any]]:
+        return self._between(FIRST, LAST, reverse=True)
+
+    def key_bytes(self, key: Any, start: int) -> bytes:
+        """Where the table has the window; of duplicates, the one that was put last."""
+        if self._kind.retain_duplicates:
+            return encode_duplicate(self._encode(key), start, self._sequence.value)
+        return encode_window(self._encode(key), start)
+
+    def committed(self, key: Any, start: int) -> Any:
+        """The value as of the last commit, whatever this batch did."""
+        return self.table.committed(self.key_bytes(key, start))
+
+    def _fetch(self, key: Any, first: int, last: int, *, reverse: bool) -> Iterator[tuple[int, Any]]:
+        first, last = max(first, self._clock.value - self._retention + 1), min(last, LAST)
+        if last < first:
+            return iter(())
+        entries = self.table.scan(*windows_between(self._encode(key), first, last), reverse=reverse)
+        return ((self._place(place)[1], value) for place, value in entries)
+
+    def _between(self, first: int, last: int, *, reverse: bool) -> Iterator[tuple[Windowed, Any]]:
+        first = max(first, self._clock.value - self._retention + 1)
+        entries = ((*self._place(place), value) for place, value in self.table.scan(reverse=reverse))
+        return ((self._windowed(key, start), value) for key, start, value in entries if first <= start <= last)
+
+    def _place(self, place: bytes) -> tuple[bytes, int]:
+        return decode_duplicate(place)[:2] if self._kind.retain_duplicates else decode_window(place)
+
+    def _windowed(self, key: bytes, start: int) -> Windowed:
+        return Windowed(self._decode(key), Window(start, min(start + self._kind.window_size, LAST)))
+
+    # ----------------------------------------------------------------------------------- for operators
+    def by_time(self, first: int, last: int) -> Iterator[tuple[Windowed, Any]]:
+        """The windows that start from `first` to `last`, by start, then key, and expired ones that are held back."""
+        noted = (decode_by_time(place) for place in self._times.between(first // self._grain * self._grain, last))
+        if self._kind.retain_duplicates:
+            return self._duplicates(noted, first, last)
+        found = ((key, start, self.table.get(encode_window(key, start))) for start, key in noted)
+        return ((self._windowed(key, start), value) for key, start, value in found if value is not None)
+
+    def _duplicates(self, noted: Iterator[tuple[int, bytes]], first: int, last: int) -> Iterator[tuple[Windowed, Any]]:
+        found: list[tuple[int, bytes, Any]] = []
+        for time, key in noted:
+            bounds = windows_between(key, max(first, time), min(last, time + self._grain - 1))
+            found += [(decode_duplicate(place)[1], key, value) for place, value in self.table.scan(*bounds)]
+        found.sort(key=itemgetter(0, 1))  # stable: what arrived first stays first
+        return ((self._windowed(key, start), value) for start, key, value in found)
+
+    def hold_back(self, time: int) -> None:
+        """Windows that start at this time or later stay, expired or not, until `by_time` was asked for them."""
+        self._times.hold_back(time)
+
+    def expire(self) -> None:
+        """Removes what nobody can see any more."""
+        for noted in self._times.take_expired(self._grain):
+            time, key = decode_by_time(noted)
+            if self._grain == 1:
+                self.table.put(encode_window(key, time), None)
+            else:
+                for place, _ in self.table.scan(*windows_between(key, time, min(time + self._grain - 1, LAST))):
+                    self.table.put(place, None)

@@ -1,0 +1,53 @@
+"""The names that Kafka Streams would give: a prefix and a number that counts everything that wants a name.
+
+A number is used up also where the user gave a name, so that naming one operator does not rename the ones after it.
+"""
+
+from __future__ import annotations
+
+from headrace.errors import TopologyError
+
+LONGEST_NAME = 249
+_LETTERS = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-")
+
+
+class Names:
+    """Counts the names of one topology.
+
+    >>> names = Names()
+    >>> names.take("KSTREAM-SOURCE-"), names.given("mine", "KSTREAM-FILTER-"), names.store("KSTREAM-REDUCE-")
+    ('KSTREAM-SOURCE-0000000000', 'mine', 'KSTREAM-REDUCE-STATE-STORE-0000000002')
+    """
+
+    __slots__ = ("_taken",)
+
+    def __init__(self) -> None:
+        self._taken = 0
+
+    def take(self, prefix: str) -> str:
+        name = f"{prefix}{self._taken:010d}"
+        self._taken += 1
+        return name
+
+    def store(self, prefix: str) -> str:
+        return self.take(f"{prefix}STATE-STORE-")
+
+    def given(self, name: str | None, prefix: str, suffix: str = "") -> str:
+        """The user's name with a suffix; without one a generated name."""
+        taken = self.take(prefix)
+        return taken if name is None else valid_name(valid_name(name) + suffix)
+
+
+def valid_name(name: str) -> str:
+    """The name itself, if operators, stores and topics may have it."""
+    if not isinstance(name, str):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise TypeError(f"a name is a str, not {name!r}")
+    if not name:
+        raise TopologyError("a name cannot be empty: leave it out, and one is generated")
+    if name in (".", ".."):
+        raise TopologyError(f"{name!r} cannot be a name: topics and directories are named after it")
+    if len(name) > LONGEST_NAME:
+        raise TopologyError(f"the name {name[:20]!r}… has {len(name)} characters, at most {LONGEST_NAME} are allowed")
+    if not _LETTERS.issuperset(name):
+        raise TopologyError(f"the name {name!r} can only have ASCII letters, digits, '.', '_' and '-': rename it")
+    return name

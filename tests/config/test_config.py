@@ -1,0 +1,148 @@
+"""Settings: Kafka Streams' names and values, and what is said about wrong ones."""
+
+import logging
+from dataclasses import fields
+from datetime import timedelta
+
+import pytest
+
+from headrace.config import Config
+from headrace.config.settings import _READERS
+from headrace.errors import ConfigError
+
+EVERY_OPTIMIZATION = {"reuse.ktable.source.topics", "merge.repartition.topics", "single.store.self.join"}
+
+
+def test_without_settings_there_are_defaults():
+    config = Config.of()
+    assert config == Config()
+    assert config.statestore_cache_max_bytes == 10 * 1024 * 1024
+    assert config.emit_interval_ms == 1000
+    assert config.processing_guarantee == "exactly_once"
+    assert config.extra == {}
+
+
+def test_every_setting_can_be_read():
+    assert {field.name for field in fields(Config)} == _READERS.keys() | {"extra"}
+
+
+def test_dotted_names_and_keywords_are_the_same_and_keywords_win():
+    config = Config.of({"application.id": "a", "commit.interval.ms": 5, "state_dir": "/s"}, commit_interval_ms=7)
+    assert (config.application_id, config.commit_interval_ms, config.state_dir) == ("a", 7, "/s")
+
+
+def test_a_setting_of_none_is_not_set():
+    assert Config.of({"commit.interval.ms": None}) == Config()
+
+
+@pytest.mark.parametrize(
+    "name, value, attribute, expected",
+    [
+        ("cache.max.bytes.buffering", "0", "statestore_cache_max_bytes", 0),
+        ("emit.interval.ms", timedelta(seconds=2), "emit_interval_ms", 2000),
+        ("__emit.interval.ms.kstreams.windowed.aggregation__", 0, "emit_interval_ms", 0),
+        ("dsl.store.suppliers.class", "memory", "dsl_store_suppliers_class", "memory"),
+        (
+            "dsl.store.suppliers.class",
+            "org.apache.kafka.streams.state.BuiltInDslStoreSuppliers$RocksDBDslStoreSuppliers",
+            "dsl_store_suppliers_class",
+            "persistent",
+        ),
+        ("dsl.store.suppliers.class", type("InMemoryDslStoreSuppliers", (), {}), "dsl_store_suppliers_class", "memory"),
+        ("default.dsl.store", "rocksDB", "dsl_store_suppliers_class", "persistent"),
+        ("default.dsl.store", "in_memory", "dsl_store_suppliers_class", "memory"),
+        ("dsl.store.format", "headers", "dsl_store_format", "HEADERS"),
+        ("processing.guarantee", "exactly_once_beta", "processing_guarantee", "exactly_once"),
+        ("processing.guarantee", "at_least_once", "processing_guarantee", "at_least_once"),
+        ("topology.optimization", "none", "topology_optimization", frozenset()),
+        ("topology.optimization", "all", "topology_optimization", EVERY_OPTIMIZATION),
+        ("topology.optimization", {"merge.repartition.topics"}, "topology_optimization", {"merge.repartition.topics"}),
+        ("deserialization.exception.handler", "continue", "deserialization_exception_handler", "continue"),
+        (
+            "default.deserialization.exception.handler",
+            "org.apache.kafka.streams.errors.LogAndContinueExceptionHandler",
+            "deserialization_exception_handler",
+            "continue",
+        ),
+        (
+            "processing.exception.handler",
+            "LogAndFailProcessingExceptionHandler",
+            "processing_exception_handler",
+            "fail",
+        ),
+        ("production.exception.handler", print, "production_exception_handler", print),
+        ("ensure.explicit.internal.resource.naming", "TRUE", "ensure_explicit_internal_resource_naming", True),
+        ("max.task.idle.ms", -1, "max_task_idle_ms", -1),
+        ("window.size.ms", "500", "window_size_ms", 500),
+        ("default.key.serde", "LongSerde", "default_key_serde", "LongSerde"),
+    ],
+)
+def test_a_value_is_understood(name, value, attribute, expected):
+    assert getattr(Config.of({name: value}), attribute) == expected
+
+
+@pytest.mark.parametrize(
+    "name, value, remedy",
+    [
+        ("application.id", "", "not empty"),
+        ("statestore.cache.max.bytes", -1, "at least 0"),
+        ("statestore.cache.max.bytes", "lots", "whole number"),
+        ("statestore.cache.max.bytes", 1.5, "whole number"),
+        ("statestore.cache.max.bytes", True, "whole number"),
+        ("num.stream.threads", 0, "at least 1"),
+        ("emit.interval.ms", "1s", "milliseconds"),
+        ("dsl.store.suppliers.class", "papyrus", "persistent, memory"),
+        ("dsl.store.suppliers.class", 5, "persistent, memory"),
+        ("dsl.store.format", "AVRO", "DEFAULT, PLAIN, HEADERS"),
+        ("processing.guarantee", "at_most_once", "records would be lost"),
+        ("processing.guarantee", "twice", "exactly_once"),
+        ("topology.optimization", "some", '"none", "all"'),
+        ("topology.optimization", "all,none", '"none", "all"'),
+        ("deserialization.exception.handler", "shrug", "fail, continue, dead_letter"),
+        ("deserialization.exception.handler", 5, "fail, continue, dead_letter"),
+        ("ensure.explicit.internal.resource.naming", "perhaps", "true or false"),
+    ],
+)
+def test_a_bad_value_is_refused_with_its_name_and_the_remedy(name, value, remedy):
+    with pytest.raises(ConfigError) as refused:
+        Config.of({name: value})
+    assert str(refused.value).startswith(f"{name}={value!r} cannot be used: ")
+    assert remedy in str(refused.value)
+
+
+@pytest.mark.parametrize("kind", ["deserialization", "processing", "production"])
+def test_dead_letters_need_a_topic(kind):
+    settings = {f"{kind}.exception.handler": "dead_letter"}
+    with pytest.raises(ConfigError, match=r"set errors\.dead\.letter\.queue\.topic\.name"):
+        Config.of(settings)
+    Config.of(settings, errors_dead_letter_queue_topic_name="dead")
+
+
+def test_what_is_not_understood_is_kept_and_named_once(caplog):
+    with caplog.at_level(logging.WARNING):
+        config = Config.of({"rocksdb.config.setter": "x", "application.id": "a", "acks": "all"})
+    assert config.extra == {"rocksdb.config.setter": "x", "acks": "all"}
+    assert [record.getMessage() for record in caplog.records] == [
+        "settings without a meaning here, kept but not used: acks, rocksdb.config.setter"
+    ]
+
+
+def test_a_configuration_cannot_be_changed():
+    config = Config.of({"acks": "all"})
+    with pytest.raises(AttributeError):
+        config.state_dir = "/"  # pyright: ignore[reportAttributeAccessIssue]
+    with pytest.raises(TypeError):
+        config.extra["acks"] = "0"  # pyright: ignore[reportIndexIssue]
+
+
+def test_a_properties_file_is_a_configuration(tmp_path):
+    file = tmp_path / "streams.properties"
+    file.write_text("application.id=shop\nprocessing.guarantee = exactly_once_v2\nnum.stream.threads: 4\n")
+    config = Config.of(file, num_stream_threads=2)
+    assert (config.application_id, config.num_stream_threads) == ("shop", 2)
+    assert Config.of(str(file)).num_stream_threads == 4
+
+
+def test_a_file_that_is_not_there_is_named():
+    with pytest.raises(ConfigError, match=r"'nowhere\.properties' cannot be read"):
+        Config.of("nowhere.properties")

@@ -1,0 +1,21 @@
+"""Partitions against those that Kafka's own client computes: `vectors/murmur2.csv`."""
+
+import csv
+from pathlib import Path
+
+from headrace.model.partitioner import murmur2, partition_of
+
+with (Path(__file__).parent / "vectors" / "murmur2.csv").open(encoding="utf-8") as lines:
+    VECTORS = list(csv.DictReader(lines))
+
+
+def test_hashes_and_partitions_are_kafkas():
+    for row in VECTORS:
+        key = bytes.fromhex(row["key_hex"])
+        assert murmur2(key) == int(row["murmur2"])
+        assert partition_of(key, 6) == int(row["partition_of_6"])
+        assert partition_of(key, 7) == int(row["partition_of_7"])
+
+
+def test_a_record_without_key_may_go_anywhere():
+    assert partition_of(None, 6) is None
