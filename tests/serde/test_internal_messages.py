@@ -52,14 +52,19 @@ def test_a_subscription_has_these_bytes(subscription, raw):
     "response, raw",
     [
         (Response(None, None), "00"),
-        (Response(None, 1), "010000000000000001"),
+        (Response(None, 1), "000000000000000001"),
         (Response(b"\xab", None, 0), "0c01ab00000000"),
-        (Response(b"\xab", -1, 3), "0d01ab00000003ffffffffffffffff"),
+        (Response(b"\xab", -1, 3), "0c01ab00000003ffffffffffffffff"),
     ],
 )
 def test_a_response_has_these_bytes(response, raw):
     assert RESPONSE.encode(response).hex() == raw
     assert RESPONSE.decode(bytes.fromhex(raw)) == response
+
+
+def test_a_right_value_of_no_bytes_arrives_as_no_value():
+    serde = response_serde(STRING)
+    assert serde.decode(serde.encode(Response(None, ""))) == Response(None, None)
 
 
 @given(st.tuples(st.none() | st.text(), st.none() | st.text(), st.booleans()))

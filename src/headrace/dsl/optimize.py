@@ -127,7 +127,11 @@ def merge_repartitions(draft: Draft) -> None:
 def reroute(step: Step, cause: Step, single: Step) -> None:
     """Take a repartition out, and let what leads to it start at the single one."""
     branch = step.nearest(lambda s: cause in s.parents)
-    assert branch is not None
+    if branch is None:
+        raise TopologyError(
+            f"the repartitions below {cause.name!r} share a branch and cannot be made one (Kafka Streams refuses this too): "
+            f"call repartition() right after {cause.name!r}, or build without {MERGE_REPARTITIONS!r}"
+        )
     single.add_child(branch)
     cause.remove_child(branch)
     for child in list(step.children):

@@ -63,7 +63,7 @@ class Buffers:
 
     def _serdes_of(self, store: str) -> tuple[Serde, Serde]:
         spec = self._graph.stores[store]
-        return self._serdes.key(spec.key), self._serdes.value(spec.value)
+        return self._serdes.key(spec.key), self._serdes.inner_value(spec.value)
 
     def _table(self, store: str) -> Table:
         return self._env.state.table(store, as_it_is, as_it_is, share=True)

@@ -30,6 +30,7 @@ from headrace.runtime.operators.emit import Emit, fan_out
 from headrace.runtime.punctuation import Punctuations
 from headrace.runtime.serdes import Serdes
 from headrace.runtime.tables import lookup_in
+from headrace.serde.protocol import Serde
 from headrace.topology import nodes as n
 from headrace.topology.graph import Graph
 from headrace.topology.processor import Punctuation
@@ -187,7 +188,7 @@ class Compiler:
                 return None
 
     def _foreign_key_join(self, node: n.Node, emit: Emit) -> Emit | None:
-        key, value, env = self.serdes.key, self.serdes.value, self.env
+        key, value, env = self.serdes.key, self.serdes.inner_value, self.env
         match node:
             case n.Subscribe():
                 return foreign_key_join.subscribe(node, key(node.foreign_key), value(node.value), env, emit)
@@ -224,11 +225,14 @@ class Compiler:
         emit = fan_out([self._emit(child) for child in self.graph.children[node.name]])
         internal = any(topic in self.graph.internal_topics for topic in node.topics)
         extract = RECORD if internal else node.timestamp or self.default_extractor
-        key, value = self.serdes.key(node.key), self.serdes.value(node.value)
-        return edges.inlet(node, key, value, extract, self.env, self.failures, emit)
+        return edges.inlet(node, *self._serdes(node, internal), extract, self.env, self.failures, emit)
+
+    def _serdes(self, node: n.Source | n.Sink, internal: bool) -> tuple[Serde, Serde]:
+        value = self.serdes.inner_value if internal else self.serdes.value
+        return self.serdes.key(node.key), value(node.value)
 
     def _sink(self, node: n.Sink) -> Emit:
-        serdes = self.serdes.key(node.key), self.serdes.value(node.value)
+        serdes = self._serdes(node, node.topic in self.graph.internal_topics)
         inner = self.serdes.key(node.key.inner) if isinstance(node.key, (WindowedOf, SessionWindowedOf)) else None
         return edges.sink(node, serdes, inner, self.outlet, self.env, self.failures)
 

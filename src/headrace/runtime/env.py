@@ -56,3 +56,4 @@ class Env:
     caching: bool  # tables forward the last value of a key once a batch
     emit_interval: int  # wall-clock milliseconds between emissions of closed windows and unmatched records
     flushers: dict[str, Callable[[], bool]] = field(default_factory=dict[str, Callable[[], bool]])  # by store: empty its cache
+    caches: dict[str, Any] = field(default_factory=dict[str, Any])  # by store: how its updates get into the cache

@@ -43,6 +43,8 @@ def at_once(emit: Emit, *, send_old: bool) -> Forward:
 
 
 def once_a_batch(store: str, cached: Cached, env: Env, emit: Emit, *, send_old: bool) -> Forward:
+    if store in env.caches:  # the aggregates of a cogrouped stream share one store, and what is below it
+        return env.caches[store]
     here = env.here
     pending: dict[bytes, tuple[Any, int, Headers, Any, Any]] = {}
     key_bytes = cached.key_bytes
@@ -67,4 +69,5 @@ def once_a_batch(store: str, cached: Cached, env: Env, emit: Emit, *, send_old: 
         return True
 
     env.flushers[store] = flush
+    env.caches[store] = run
     return run

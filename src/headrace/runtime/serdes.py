@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from headrace.serde.change import change_serde
+from headrace.serde.primitives import BYTES
 from headrace.serde.protocol import Serde
 from headrace.serde.subscription import response_serde, subscription_serde
+from headrace.serde.undeclared import UNDECLARED
 from headrace.serde.windowed import session_windowed, windowed
 from headrace.topology.serdes import (
     ChangeOf,
@@ -19,14 +21,21 @@ from headrace.topology.serdes import (
 class Serdes:
     """Makes serdes, with the configuration's defaults where none was given."""
 
-    def __init__(self, key: Serde, value: Serde) -> None:
-        self.default_key, self.default_value = key, value
+    def __init__(self, key: Serde, value: Serde | None) -> None:
+        """`value` None: none is configured."""
+        self.default_key, self.default_value = key, value or BYTES
+        self._default_inside = value or UNDECLARED
 
     def key(self, wanted: SerdeLike | None) -> Serde:
         return self._make(wanted, self.default_key)
 
     def value(self, wanted: SerdeLike | None) -> Serde:
+        """For values that come from outside or go there."""
         return self._make(wanted, self.default_value)
+
+    def inner_value(self, wanted: SerdeLike | None) -> Serde:
+        """For values that stay inside: nobody else reads their bytes, so any value that has a form will do."""
+        return self._make(wanted, self._default_inside)
 
     def _make(self, wanted: SerdeLike | None, default: Serde) -> Serde:
         match wanted:

@@ -191,13 +191,13 @@ class Task:
 def resolved(spec: StoreSpec, serdes: Serdes) -> StoreSpec:
     if isinstance(spec.kind, BufferKind | SubscriptionKind):
         return spec
-    return replace(spec, key=serdes.key(spec.key), value=serdes.value(spec.value))
+    return replace(spec, key=serdes.key(spec.key), value=serdes.inner_value(spec.value))
 
 
 def serdes_of(config: Config) -> Serdes:
     return Serdes(
         serde_setting(config.default_key_serde, "default.key.serde"),
-        serde_setting(config.default_value_serde, "default.value.serde"),
+        None if config.default_value_serde is None else serde_setting(config.default_value_serde, "default.value.serde"),
     )
 
 

@@ -8,9 +8,9 @@ from typing import Any, NamedTuple
 
 from headrace.serde.protocol import Serde
 
-# | flags u8 | hash length u8, hash: if flag 4 | partition u32: if flag 8 | primary key, or value: if flag 1 |
+# | flags u8 | hash length u8, hash: if flag 4 | partition u32: if flag 8 | primary key, or value |
 # The two lowest flags of a subscription are its instruction.
-_VALUE, _HASH, _PARTITION = 1, 4, 8
+_HASH, _PARTITION = 4, 8
 _U32 = struct.Struct(">I")
 
 
@@ -76,13 +76,12 @@ def response_serde(value: Serde) -> Serde:
 
     def encode(response: Response) -> bytes:
         digest, answer, partition = response
-        if answer is None:
-            return _head(0, digest, partition)
-        return _head(_VALUE, digest, partition) + value.encode(answer)
+        return _head(0, digest, partition) + (b"" if answer is None else value.encode(answer))
 
     def decode(raw: bytes) -> Response:
         digest, partition, start = _read_head(raw)
-        return Response(digest, value.decode(raw[start:]) if raw[0] & _VALUE else None, partition)
+        # As in Kafka Streams, a right value of no bytes arrives as no value.
+        return Response(digest, value.decode(raw[start:]) if start < len(raw) else None, partition)
 
     return Serde(f"response_serde({value.name})", encode, decode, value.immutable, (response_serde, (value,)))
 

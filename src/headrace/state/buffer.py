@@ -141,15 +141,17 @@ class SuppressBuffer:
             return place, time_of(place[1:9])
         return None
 
-    def take(self, place: bytes) -> Suppressed:
-        encoded, raw = place[9:], self.table.get(place)
-        (prior, old, new), timestamp, headers, metadata = unpack_record(raw)
+    def look_at(self, place: bytes) -> Suppressed:
+        (prior, old, new), timestamp, headers, metadata = unpack_record(self.table.get(place))
+        values = (self._value(new), self._value(old), self._value(prior))
+        return Suppressed(self.key.decode(place[9:]), *values, timestamp, headers, metadata)
+
+    def remove(self, place: bytes) -> None:
+        encoded = place[9:]
+        self.count.value -= 1
+        self.size.value -= self._size(encoded, self.table.get(place))
         self.table.put(place, None)
         self.table.put(b"\0" + encoded, None)
-        self.count.value -= 1
-        self.size.value -= self._size(encoded, raw)
-        values = (self._value(new), self._value(old), self._value(prior))
-        return Suppressed(self.key.decode(encoded), *values, timestamp, headers, metadata)
 
     def prior(self, key: Any) -> tuple[bool, Any]:
         """Whether the key is held back, and its value from before."""

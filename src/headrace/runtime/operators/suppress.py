@@ -27,12 +27,12 @@ def suppress(node: Suppress, buffer: SuppressBuffer, env: Env, emit: Emit, *, ol
         return too_many or (max_bytes is not None and buffer.size.value > max_bytes)
 
     def let_out(place: bytes) -> None:
-        update = buffer.take(place)
-        if update.new is None and node.safe_to_drop_tombstones:
-            return
-        here.metadata = update.metadata
-        old = update.prior if old_is_prior else update.old
-        emit(update.key, (update.new, old, True), update.timestamp, update.headers)
+        update = buffer.look_at(place)
+        if update.new is not None or not node.safe_to_drop_tombstones:
+            here.metadata = update.metadata
+            old = update.prior if old_is_prior else update.old
+            emit(update.key, (update.new, old, True), update.timestamp, update.headers)
+        buffer.remove(place)  # only now: who looks the key up meanwhile sees what was let out before
 
     def run(key: Any, value: Change, timestamp: int, headers: Headers) -> None:
         observed.value = max(observed.value, timestamp)
