@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from headrace.dsl.aggregates import Group, WindowedFunctions, grace_until_close, repartitioned, window_node
+from headrace.dsl.aggregates import Group, WindowedFunctions, grace_until_close, window_node
 from headrace.dsl.functions import Function, exactly
 from headrace.dsl.options import EmitStrategy, Materialized
 from headrace.dsl.place import Place
+from headrace.dsl.repartition import repartition
 from headrace.dsl.steps import Operate, Step
 from headrace.dsl.stores import AnyWindows, StoreOption, materialized, named, table_store, window_store, windowed_key
 from headrace.dsl.windowed import check_merger, check_windows
@@ -35,20 +36,21 @@ class Member:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class CogroupedKStream:
-    """Grouped streams, to be aggregated into one table."""
+    """Grouped streams, to be aggregated into one table; all its aggregates share the repartitions."""
 
     members: tuple[Member, ...]
+    repartitions: dict[Group, Step] = field(default_factory=dict[Group, Step])
 
     def cogroup(self, grouped: KGroupedStream, add: Function) -> CogroupedKStream:
         """Together with one more stream; if it is one of them already its aggregator is replaced."""
         member = Member(grouped.group, exactly(3, add, "an aggregator"))
         if any(m.group is member.group for m in self.members):
-            return CogroupedKStream(tuple(member if m.group is member.group else m for m in self.members))
-        return CogroupedKStream((*self.members, member))
+            return replace(self, members=tuple(member if m.group is member.group else m for m in self.members))
+        return replace(self, members=(*self.members, member))
 
     def windowed_by(self, windows: AnyWindows) -> WindowedCogroupedKStream:
         """Aggregate per key and window."""
-        return WindowedCogroupedKStream(self.members, windows)
+        return WindowedCogroupedKStream(self.members, self.repartitions, windows)
 
     def aggregate(
         self, initialize: Function, *, store: StoreOption = None, value: SerdeLike | None = None, name: str | None = None
@@ -61,7 +63,7 @@ class CogroupedKStream:
         def node(name: str, add: Function) -> Node:
             return StreamAggregate(name, spec.name, initialize, add)
 
-        return _table(_Cogroup(self.members, spec, name, None), node, given, given.key)
+        return _table(_Cogroup(self.members, self.repartitions, spec, name, None), node, given, given.key)
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -69,6 +71,7 @@ class WindowedCogroupedKStream:
     """Grouped streams in windows, to be aggregated into one table."""
 
     members: tuple[Member, ...]
+    repartitions: dict[Group, Step]
     windows: AnyWindows
 
     def __post_init__(self) -> None:
@@ -93,13 +96,14 @@ class WindowedCogroupedKStream:
         def node(name: str, add: Function) -> Node:
             return window_node(name, spec.name, self.windows, WindowedFunctions(initialize, add, merger))
 
-        cogroup = _Cogroup(self.members, spec, name, grace_until_close(self.windows))
+        cogroup = _Cogroup(self.members, self.repartitions, spec, name, grace_until_close(self.windows))
         return _table(cogroup, node, given, windowed_key(self.windows, given.key))
 
 
 @dataclass(frozen=True, slots=True)
 class _Cogroup:
     members: tuple[Member, ...]
+    repartitions: dict[Group, Step]
     spec: StoreSpec
     name: str | None
     grace: int | None
@@ -116,7 +120,7 @@ def _table(cogroup: _Cogroup, node: NodeOf, given: Materialized, key: SerdeLike 
     from headrace.dsl.table import KTable
 
     draft = cogroup.members[0].group.place.draft
-    parents = [_partitioned(member.group, cogroup.spec.name) for member in cogroup.members]
+    parents = [_partitioned(member.group, cogroup) for member in cogroup.members]
     draft.copartition(*(parent.sources for parent in parents))
     versioned = isinstance(cogroup.spec.kind, VersionedKind) if cogroup.grace is None else None
     steps: list[Step] = []
@@ -130,8 +134,12 @@ def _table(cogroup: _Cogroup, node: NodeOf, given: Materialized, key: SerdeLike 
     return KTable(Place(draft, step, merge, key, given.value, sources), given.name)
 
 
-def _partitioned(group: Group, store: str) -> Place:
+def _partitioned(group: Group, cogroup: _Cogroup) -> Place:
     if not group.rekeyed:
         return group.place
-    step = repartitioned(group, store)
-    return replace(group.place, step=step, sources=frozenset({step.name}))
+    place = group.place
+    step = repartition(place.draft, group.topic or cogroup.spec.name, place.key, place.value)
+    if group not in cogroup.repartitions:
+        cogroup.repartitions[group] = place.draft.add(step, place.step)
+    step = cogroup.repartitions[group]
+    return replace(place, step=step, sources=frozenset({step.name}))

@@ -79,7 +79,7 @@ class ValueAndTimestamp(NamedTuple):
 
 
 # `ValueAndTimestamp` of a (value, timestamp) pair, in half the time that its constructor takes.
-stamped: Callable[[tuple[Any, int]], ValueAndTimestamp] = partial(tuple.__new__, ValueAndTimestamp)  # pyright: ignore
+stamped: Callable[[tuple[Any, int]], ValueAndTimestamp] = partial(tuple.__new__, ValueAndTimestamp)  # pyright: ignore[reportUnknownMemberType]
 
 
 class VersionedRecord(NamedTuple):

@@ -12,6 +12,7 @@ from typing import Any, Protocol
 from headrace.model.record import Headers
 from headrace.runtime.env import Env
 from headrace.runtime.operators.emit import Emit
+from headrace.state.table import Table
 
 Forward = Callable[[Any, Any, Any, int, Headers, bool], None]  # (key, new, old, timestamp, headers, is latest)
 
@@ -20,13 +21,17 @@ class Cached(Protocol):
     """What the cache needs to know of a store; keys are those of the table (windowed for windows and sessions)."""
 
     @property
-    def key_bytes(self) -> Callable[[Any], bytes]: ...
+    def table(self) -> Table: ...
 
     @property
-    def current(self) -> Callable[[Any], tuple[Any, int] | None]: ...
+    def place(self) -> Callable[[Any], bytes]:
+        """Where the table has the value of a key."""
+        ...
 
     @property
-    def committed(self) -> Callable[[Any], tuple[Any, int] | None]: ...
+    def with_time(self) -> Callable[[Any, Any], tuple[Any, int]]:
+        """The value and the timestamp, of a key and what the table has for it."""
+        ...
 
 
 def at_once(emit: Emit, *, send_old: bool) -> Forward:
@@ -47,24 +52,30 @@ def once_a_batch(store: str, cached: Cached, env: Env, emit: Emit, *, send_old: 
         return env.caches[store]
     here = env.here
     pending: dict[bytes, tuple[Any, int, Headers, Any, Any]] = {}
-    key_bytes = cached.key_bytes
+    place, table, with_time = cached.place, cached.table, cached.with_time
 
     def run(key: Any, new: Any, old: Any, timestamp: int, headers: Headers, latest: bool) -> None:
-        raw = key_bytes(key)
+        raw = place(key)
         pending.pop(raw, None)  # so that the key moves to the end
         pending[raw] = (key, timestamp, headers, here.row, here.order)
 
     def flush() -> bool:
         if not pending:
             return False
-        updates = list(pending.values())
+        updates = list(pending.items())
         pending.clear()
         row, order = here.row, here.order
-        for key, timestamp, headers, here.row, here.order in updates:
-            new, time = cached.current(key) or (None, timestamp)
-            old = cached.committed(key) if send_old or new is None else None
-            if new is not None or old is not None:
-                emit(key, (new, old[0] if send_old and old else None, True), time, headers)
+        for raw, (key, timestamp, headers, here.row, here.order) in updates:
+            # From the table, not the store: a window that this batch has made too old to see goes out all the same.
+            held = table.get(raw)
+            before = table.committed(raw) if send_old or held is None else None
+            if held is None:
+                if before is not None:
+                    emit(key, (None, with_time(key, before)[0] if send_old else None, True), timestamp, headers)
+                continue
+            new, time = with_time(key, held)
+            old = with_time(key, before)[0] if before is not None else None
+            emit(key, (new, old, True), time, headers)
         here.row, here.order = row, order
         return True
 

@@ -78,43 +78,35 @@ class CachedKeys:
     """A key-value store as its cache sees it."""
 
     def __init__(self, store: KeyValues) -> None:
-        self.key_bytes: Callable[[Any], bytes] = store.key_bytes
-        self.current: Callable[[Any], tuple[Any, int] | None] = store.get
-        self.committed: Callable[[Any], tuple[Any, int] | None] = store.committed
+        self.table = store.table
+        self.place: Callable[[Any], bytes] = store.key_bytes
+        self.with_time = as_held
 
 
 class CachedWindows:
     """A window store as its cache sees it."""
 
     def __init__(self, store: WindowedValues) -> None:
-        self.store = store
+        self.table, self._key_bytes = store.table, store.key_bytes
+        self.with_time = as_held
 
-    def key_bytes(self, key: Windowed) -> bytes:
-        return self.store.key_bytes(key.key, key.window.start)
-
-    def current(self, key: Windowed) -> tuple[Any, int] | None:
-        return self.store.fetch(key.key, key.window.start)
-
-    def committed(self, key: Windowed) -> tuple[Any, int] | None:
-        return self.store.committed(key.key, key.window.start)
+    def place(self, key: Windowed) -> bytes:
+        return self._key_bytes(key.key, key.window.start)
 
 
 class CachedSessions:
     """A session store as its cache sees it: a session's result has the time of its end."""
 
     def __init__(self, store: Sessions) -> None:
-        self.store = store
+        self.table = store.table
+        self.place: Callable[[Any], bytes] = store.key_bytes
 
-    def key_bytes(self, key: Windowed) -> bytes:
-        return self.store.key_bytes(key)
+    def with_time(self, key: Windowed, held: Any) -> tuple[Any, int]:
+        return held, key.window.end
 
-    def current(self, key: Windowed) -> tuple[Any, int] | None:
-        value = self.store.fetch_session(key.key, key.window.start, key.window.end)
-        return (value, key.window.end)
 
-    def committed(self, key: Windowed) -> tuple[Any, int] | None:
-        value = self.store.committed(key)
-        return None if value is None else (value, key.window.end)
+def as_held(_key: Any, held: tuple[Any, int]) -> tuple[Any, int]:
+    return held
 
 
 def cached(store: Any) -> Cached:
@@ -140,7 +132,7 @@ def lookup_in(store: Any) -> Lookup:
         case Versions():
             return versioned_lookup(store)
         case WindowedValues():
-            return Lookup(CachedWindows(store).current)
+            return Lookup(lambda key: store.fetch(key.key, key.window.start))
         case Sessions():
 
             def get(key: Windowed) -> tuple[Any, int] | None:

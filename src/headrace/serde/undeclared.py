@@ -12,17 +12,18 @@ import msgspec
 from headrace.serde.protocol import Serde
 
 _encode, _decode = msgspec.msgpack.encode, msgspec.msgpack.decode
+_MARKS: dict[type, bytes] = {tuple: b"\x01"}
 
 
 def encode(value: Any) -> bytes:
     if value == "":
         return b""  # as STRING has it
     try:
-        return (b"\x01" if type(value) is tuple else b"\x00") + _encode(value)
+        return _MARKS.get(value.__class__, b"\x00") + _encode(value)
     except (TypeError, OverflowError) as problem:
         raise TypeError(
-            f"a {type(value).__name__} cannot be kept without a serde ({problem}); declare one where the table is made: "
-            "store=Materialized(value=...)"
+            f"a {type(value).__name__} cannot be kept without a serde ({problem}); declare one where the table is "
+            "made: store=Materialized(value=...)"
         ) from None
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 from headrace.model.windows import LONGEST, Window, Windowed, Windows, milliseconds
@@ -14,6 +15,10 @@ from headrace.serde.protocol import Serde
 # Session window:  | key | end i64 | start i64 |
 _START = struct.Struct(">q")
 _SESSION = struct.Struct(">qq")
+
+# `Windowed` and `Window` of a pair, in half the time that their constructors take.
+_windowed: Callable[[tuple[Any, Window]], Windowed] = partial(tuple.__new__, Windowed)  # pyright: ignore[reportUnknownMemberType]
+_window: Callable[[tuple[int, int]], Window] = partial(tuple.__new__, Window)  # pyright: ignore[reportUnknownMemberType]
 
 
 def windowed(inner: Serde, size: int | timedelta | Windows | None = None) -> Serde:
@@ -28,7 +33,7 @@ def windowed(inner: Serde, size: int | timedelta | Windows | None = None) -> Ser
             f"windowed({inner.name}) needs the size of the windows, since only their start is in the bytes: "
             f"windowed({inner.name}, size), or session_windowed({inner.name}) for session windows"
         )
-    end_of = _end_by_definition(size) if hasattr(size, "windows_for") else _end_by_size(size)
+    window_at = _window_by_definition(size) if hasattr(size, "windows_for") else _window_by_size(size)
     name = f"windowed({inner.name}, {size})"
     encode_key, decode_key, pack, unpack_from = inner.encode, inner.decode, _START.pack, _START.unpack_from
 
@@ -47,7 +52,7 @@ def windowed(inner: Serde, size: int | timedelta | Windows | None = None) -> Ser
         (start,) = unpack_from(raw, at)
         if start < 0:
             raise ValueError(f"{name} found a window that starts at {start}: written with another serde?")
-        return Windowed(decode_key(raw[:at]), Window(start, end_of(start)))
+        return _windowed((decode_key(raw[:at]), window_at(start)))
 
     return Serde(name, encode, decode, inner.immutable, (windowed, (inner, size)))
 
@@ -77,18 +82,25 @@ def session_windowed(inner: Serde) -> Serde:
         end, start = unpack_from(raw, at)
         if not 0 <= start <= end:
             raise ValueError(f"{name} found a session from {start} to {end}: written with another serde?")
-        return Windowed(decode_key(raw[:at]), Window(start, end))
+        return _windowed((decode_key(raw[:at]), _window((start, end))))
 
     return Serde(name, encode, decode, inner.immutable, (session_windowed, (inner,)))
 
 
-def _end_by_size(size: Any) -> Callable[[int], int]:
+def _window_by_size(size: Any) -> Callable[[int], Window]:
     length = milliseconds(size, "the window size", at_least=1)
-    return lambda start: min(start + length, LONGEST)
+    last = LONGEST - length
+    return lambda start: _window((start, start + length if start <= last else LONGEST))
 
 
-def _end_by_definition(windows: Any) -> Callable[[int], int]:
-    return lambda start: next((end for begin, end in windows.windows_for(start) if begin == start), LONGEST)
+def _window_by_definition(windows: Any) -> Callable[[int], Window]:
+    def window_at(start: int) -> Window:
+        for window in windows.windows_for(start):
+            if window.start == start:
+                return window
+        return Window(start, LONGEST)
+
+    return window_at
 
 
 def _not_windowed(name: str, key: object) -> TypeError:

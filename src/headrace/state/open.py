@@ -75,10 +75,10 @@ class Rooms:
         self.key = spec.key or settings.key
         self.value = spec.value or settings.value
 
-    def table(self, codec: Codec) -> Table:
-        spec = self._spec
+    def table(self, codec: Codec, *, cached: bool = True) -> Table:
+        spec, hold = self._spec, self._hold and cached
         return self._home.table(
-            spec.name, codec.encode, codec.decode, share=codec.share, hold=self._hold, logged=spec.logging
+            spec.name, codec.encode, codec.decode, share=codec.share, hold=hold, logged=spec.logging
         )
 
     def second(self, what: str, codec: Codec) -> Table:
@@ -101,28 +101,20 @@ def open_store(spec: StoreSpec, home: Home, settings: Settings) -> Part | None:
             codec = values.timestamped(rooms.value) if timestamped else values.plain(rooms.value)
             return Part(KeyValues(spec.name, rooms.table(codec), rooms.key, timestamped=timestamped))
         case LruKind(max_entries=max_entries):
-            table, uses = rooms.table(values.used(rooms.value)), rooms.cell("uses", 0)
+            table, uses = rooms.table(values.used(rooms.value), cached=False), rooms.cell("uses", 0)
             recent = RecentlyUsed(spec.name, table, uses, rooms.key, max_entries=max_entries)
             return Part(recent, after_rollback=recent.forget)
         case WindowKind() as kind:
             return _windows(spec, kind, rooms, persistent=persistent, dropped=settings.dropped)
         case SessionKind() as kind:
-            sessions = Sessions(
-                spec.name,
-                kind,
-                rooms.table(values.plain(rooms.value)),
-                rooms.timeline(kind.retention),
-                rooms.key,
-                persistent=persistent,
-                dropped=settings.dropped,
-            )
-            return Part(sessions, before_commit=sessions.expire)
+            return _sessions(spec, kind, rooms, persistent=persistent, dropped=settings.dropped)
         case VersionedKind(history=history):
-            latest, past = rooms.table(values.latest(rooms.value)), rooms.second("past", values.past(rooms.value))
+            latest = rooms.table(values.latest(rooms.value), cached=False)
+            past = rooms.second("past", values.past(rooms.value))
             # A version that ended exactly when the history begins is still part of it: one more than the history.
             times = rooms.timeline(history + 1)
             versions = Versions(spec.name, latest, past, times, rooms.key, history=history, dropped=settings.dropped)
-            return Part(versions, before_commit=versions.expire)
+            return Part(versions, versions.expire, times.rolled_back)
         case BufferKind() | SubscriptionKind():
             return None
 
@@ -131,14 +123,14 @@ def _windows(
     spec: StoreSpec, kind: WindowKind, rooms: Rooms, *, persistent: bool, dropped: Callable[[str, int], None]
 ) -> Part:
     codec = values.timestamped(rooms.value) if kind.timestamped else values.plain(rooms.value)
-    windows = WindowedValues(
-        spec.name,
-        kind,
-        rooms.table(codec),
-        rooms.timeline(kind.retention),
-        rooms.cell("sequence", 0),
-        rooms.key,
-        persistent=persistent,
-        dropped=dropped,
-    )
-    return Part(windows, before_commit=windows.expire)
+    table, times, sequence = rooms.table(codec), rooms.timeline(kind.retention), rooms.cell("sequence", 0)
+    windows = WindowedValues(spec.name, kind, table, times, sequence, rooms.key, persistent=persistent, dropped=dropped)
+    return Part(windows, windows.expire, times.rolled_back)
+
+
+def _sessions(
+    spec: StoreSpec, kind: SessionKind, rooms: Rooms, *, persistent: bool, dropped: Callable[[str, int], None]
+) -> Part:
+    table, times = rooms.table(values.plain(rooms.value)), rooms.timeline(kind.retention)
+    sessions = Sessions(spec.name, kind, table, times, rooms.key, persistent=persistent, dropped=dropped)
+    return Part(sessions, sessions.expire, times.rolled_back)

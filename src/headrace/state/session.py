@@ -60,7 +60,7 @@ class Sessions:
             key = self._encode(session.key)
             place = encode_session(key, start, end)
             if not self.table.has(place):
-                self._times.add(encode_by_end(key, start, end))
+                self._times.add(encode_by_end(key, start, end), end)
             self.table.put(place, value)
 
     def remove(self, session: Windowed) -> None:

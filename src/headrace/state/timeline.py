@@ -23,8 +23,10 @@ class Timeline:
         self._settled = FIRST  # up to here nothing is left to remove
         self.has = table.has
 
-    def add(self, place: bytes) -> None:
+    def add(self, place: bytes, time: int) -> None:
         self.table.put(place, b"")
+        if time <= self._settled:
+            self._settled = FIRST
 
     def remove(self, place: bytes) -> None:
         self.table.put(place, None)
@@ -38,6 +40,12 @@ class Timeline:
     def hold_back(self, time: int) -> None:
         """Nothing of this time or later is removed, expired or not: somebody still waits for it."""
         self._held = time
+
+    def rolled_back(self) -> None:
+        """What was removed is there again, and what was waited for is still: hold all back until it is said anew."""
+        self._settled = FIRST
+        if self._held != LAST:
+            self._held = FIRST
 
     def take_expired(self, span: int = 1) -> list[bytes]:
         """Takes out entries all of whose times, `span` from the one they begin with, have expired."""

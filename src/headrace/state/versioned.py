@@ -113,9 +113,10 @@ class Versions:
 
     def _put_past(self, key: bytes, version: Past) -> None:
         self._past.put(encode_window(key, version.start), (version.end, version.value))
-        noted = encode_by_time(version.end // self._segment * self._segment, key)
+        time = version.end // self._segment * self._segment
+        noted = encode_by_time(time, key)
         if not self._times.has(noted):
-            self._times.add(noted)
+            self._times.add(noted, time)
 
     # --------------------------------------------------------------------------------------------- reading
     def get(self, key: Any, as_of: int | None = None) -> VersionedRecord | None:

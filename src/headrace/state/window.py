@@ -89,7 +89,7 @@ class WindowedValues:
         if not self.table.has(place):
             if value is None:
                 return
-            self._times.add(encode_by_time(start, key))
+            self._times.add(encode_by_time(start, key), start)
         elif value is None:
             self._times.remove(encode_by_time(start, key))
         self.table.put(place, value)
@@ -97,9 +97,10 @@ class WindowedValues:
     def _put_duplicate(self, key: bytes, value: Any, start: int) -> None:
         sequence = self._sequence.value = (self._sequence.value + 1) & 0x7FFFFFFF
         self.table.put(encode_duplicate(key, start, sequence), value)
-        noted = encode_by_time(start // self._grain * self._grain, key)
+        time = start // self._grain * self._grain
+        noted = encode_by_time(time, key)
         if not self._times.has(noted):
-            self._times.add(noted)
+            self._times.add(noted, time)
 
     # --------------------------------------------------------------------------------------------- reading
     def fetch(self, key: Any, first: int, last: int | None = None) -> Any:
@@ -108,8 +109,8 @@ class WindowedValues:
             refuse_null_key(self.name, "fetch")
         if last is not None:
             return self._fetch(key, first, last, reverse=False)
-        if first <= self._clock.value - self._retention:
-            return None
+        if first <= self._clock.value - self._retention or (self._kind.retain_duplicates and self._segment is None):
+            return None  # as in Kafka: of duplicates in memory none is the value of its window
         return self.table.get(self.key_bytes(key, first))
 
     def backward_fetch(self, key: Any, first: int, last: int) -> Iterator[tuple[int, Any]]:
