@@ -3,7 +3,8 @@
 from headrace import serde
 from headrace.dsl.builder import StreamsBuilder
 from headrace.dsl.cogrouped import CogroupedKStream, WindowedCogroupedKStream
-from headrace.dsl.grouped import KGroupedStream, KGroupedTable
+from headrace.dsl.grouped import KGroupedStream
+from headrace.dsl.grouped_table import KGroupedTable
 from headrace.dsl.options import Buffer, EmitStrategy, Materialized, Suppressed
 from headrace.dsl.stream import KStream
 from headrace.dsl.table import GlobalKTable, KTable

@@ -72,7 +72,7 @@ class TopologyTestDriver:
     def advance_wall_clock(self, duration: int | timedelta) -> None:
         """Lets time pass, and what it makes due happen."""
         self._clock += milliseconds(duration, "the advance of the wall clock")
-        self._run([], tick=True)
+        self._step(None, None)
         self._drain()
 
     @property
@@ -125,7 +125,8 @@ class TopologyTestDriver:
         row: Row = (topic, 0, self._offsets[topic], key, value, timestamp, headers, None)
         self._offsets[topic] += 1
         if self._globals and self._globals.reads(topic):
-            result = self._globals.run([row], clock=self._clock, version=self._next_version(), tick=False)
+            decoded = self._globals.read(row)
+            result = self._globals.step(row, decoded, clock=self._clock, version=self._next_version())
             self._dropped.update(result.dropped)
             return
         self._queues.setdefault(topic, deque()).append(row)
@@ -148,10 +149,10 @@ class TopologyTestDriver:
             _, topic = self._waiting.pop()
             head = self._heads.pop(topic)
             self._look_at_head(topic)
-            self._run([head])
+            self._step(*head)
 
-    def _run(self, heads: Iterable[tuple[Row, Decoded | None]], *, tick: bool = False) -> None:
-        result = self._task_of_all.run_decoded(heads, clock=self._clock, version=self._next_version(), tick=tick)
+    def _step(self, row: Row | None, decoded: Decoded | None) -> None:
+        result = self._task_of_all.step(row, decoded, clock=self._clock, version=self._next_version())
         self._dropped.update(result.dropped)
         for output in result.outputs:
             topic, _, key, value, timestamp, headers, _ = output

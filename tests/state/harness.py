@@ -1,4 +1,4 @@
-"""What the tests of stores share: both engines, serdes of three kinds, and a machine that compares a store with a model."""
+"""What the tests of stores share: both engines, kinds of serdes, and a machine that compares a store with a model."""
 
 import copy
 import json
@@ -25,7 +25,9 @@ LENGTH = 50
 
 ENGINES = ("memory", "disk")
 
-LIST = serde_of(lambda value: json.dumps(value).encode(), json.loads, name="list")  # values that can be changed in place
+LIST = serde_of(
+    lambda value: json.dumps(value).encode(), json.loads, name="list"
+)  # values that can be changed in place
 
 # Of all lengths, with zeros, the beginnings of one another, and long enough to share a bucket of LMDB.
 KEYS = ("", "a", "ab", "b", "a\0", "a\0b", "\0", "é", "x" * 430, "x" * 435, "x" * 440, "x" * 5000, "x" * 436 + "\0y")
@@ -146,6 +148,6 @@ class StoreMachine(RuleBasedStateMachine):
         self.directory.cleanup()
 
 
-def machine(kind: type[StoreMachine], **changes: Any) -> type[StoreMachine]:
+def machine(kind: type[RuleBasedStateMachine], /, **changes: Any) -> type[RuleBasedStateMachine]:
     """A machine like this one, with other settings."""
     return type(kind.__name__, (kind,), changes)

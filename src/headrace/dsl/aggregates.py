@@ -73,19 +73,23 @@ def key_value_store(place: Place, given: Materialized, prefix: str) -> StoreSpec
 
 @dataclass(frozen=True, slots=True)
 class WindowedFunctions:
-    """What a windowed aggregate does: initialize, add, and merge for sessions."""
+    """What a windowed aggregate does: initialize and add; only sessions merge."""
 
     initialize: Function
     add: Function
-    merge: Function | None
+    merge: Function
 
 
 def aggregate_windows(
-    group: Group, windows: AnyWindows, emit: EmitStrategy, f: WindowedFunctions, given: Materialized, prefix: str, name: str | None
+    group: Group,
+    windows: AnyWindows,
+    emit: EmitStrategy,
+    f: WindowedFunctions,
+    given: Materialized,
+    names: tuple[str, str],
 ) -> Place:
-    """A windowed table that aggregates a grouped stream."""
-    store = named(given, group.place.draft.names, prefix)
-    name = group.place.named(name, prefix)
+    """A windowed table that aggregates a grouped stream; `names` are those of the store and of the node."""
+    store, name = names
     spec = window_store(given, store, windows, emit)
     node = window_node(name, store, windows, f, on_close=emit is EmitStrategy.ON_WINDOW_CLOSE)
     place = aggregate_stream(group, node, given, spec, grace_until_close(windows))
@@ -95,7 +99,6 @@ def aggregate_windows(
 def window_node(name: str, store: str, windows: AnyWindows, f: WindowedFunctions, *, on_close: bool = False) -> Node:
     match windows:
         case SessionWindows():
-            assert f.merge is not None
             return SessionAggregate(name, store, windows, f.initialize, f.add, f.merge, on_close)
         case SlidingWindows():
             return SlidingAggregate(name, store, windows, f.initialize, f.add, on_close)
@@ -134,9 +137,17 @@ def sum_of_counts(key: Any, one: int, other: int) -> int:
 
 def adding(reduce: Function) -> Function:
     """A reducer as an aggregator that starts from nothing."""
-    return lambda key, value, so_far: value if so_far is None else reduce(so_far, value)
+
+    def run(key: Any, value: Any, so_far: Any) -> Any:
+        return value if so_far is None else reduce(so_far, value)
+
+    return run
 
 
 def merging(reduce: Function) -> Function:
     """A reducer as a merger of sessions."""
-    return lambda key, one, other: other if one is None else reduce(one, other)
+
+    def run(key: Any, one: Any, other: Any) -> Any:
+        return other if one is None else reduce(one, other)
+
+    return run

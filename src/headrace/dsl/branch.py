@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
-from typing import Generic, TypeVar
+from typing import Generic, Self, TypeVar
 
 from headrace.dsl.functions import Function, with_key
 from headrace.dsl.place import Place
@@ -26,16 +25,17 @@ class BranchedKStream(Generic[Stream]):
         self._stream = stream
         self._streams: dict[str, Stream] = {}
         self._predicates: list[Function] = []
+        self._branches: list[str] = []
 
-    def branch(self, predicate: Function, *, name: str | None = None, then: Then[Stream] | None = None) -> BranchedKStream[Stream]:
+    def branch(self, predicate: Function, *, name: str | None = None, then: Then[Stream] | None = None) -> Self:
         """Add a branch; `then` gets it, and what it returns takes its place among the streams."""
         self._predicates.append(with_key(predicate, "a predicate"))
-        self._add(str(len(self._predicates)) if name is None else name, then)
+        self._add(f"{self._name}{len(self._predicates)}" if name is None else valid_name(self._name + name), then)
         return self
 
     def default_branch(self, *, name: str | None = None, then: Then[Stream] | None = None) -> dict[str, Stream]:
         """What no predicate wants; gives all streams by name."""
-        self._add("0" if name is None else name, then)
+        self._add(f"{self._name}0" if name is None else valid_name(self._name + name), then)
         return self._streams
 
     def no_default_branch(self) -> dict[str, Stream]:
@@ -43,11 +43,9 @@ class BranchedKStream(Generic[Stream]):
         return self._streams
 
     def _add(self, name: str, then: Then[Stream] | None) -> None:
-        name = valid_name(self._name + name)
         self._place.draft.names.take(name)
-        node = self._split.node
-        assert isinstance(node, Branch)
-        self._split.node = replace(node, predicates=tuple(self._predicates), branches=(*node.branches, name))
+        self._branches.append(name)
+        self._split.node = Branch(self._name, tuple(self._predicates), tuple(self._branches))
         stream = self._stream(self._place.then(PassThrough(name)))
         kept = stream if then is None else then(stream)
         if kept is not None:

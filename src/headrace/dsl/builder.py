@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any, NoReturn, Self
 
 from headrace.dsl import retired
 from headrace.dsl.draft import Draft
-from headrace.dsl.optimize import optimizations, optimize as rewrite
+from headrace.dsl.optimize import optimizations
+from headrace.dsl.optimize import optimize as rewrite
 from headrace.dsl.place import Place
 from headrace.dsl.steps import AddStore, ReadGlobal, ReadStream, ReadTable, Step
 from headrace.dsl.stores import StoreOption, materialized, named, table_store, with_serdes

@@ -6,21 +6,22 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from headrace.dsl.aggregates import Group, WindowedFunctions, grace_until_close, window_node
+from headrace.dsl import aggregates as agg
+from headrace.dsl.aggregates import Group, grace_until_close, window_node
 from headrace.dsl.functions import Function, exactly
 from headrace.dsl.options import EmitStrategy, Materialized
 from headrace.dsl.place import Place
 from headrace.dsl.repartition import repartition
 from headrace.dsl.steps import Operate, Step
 from headrace.dsl.stores import AnyWindows, StoreOption, materialized, named, table_store, window_store, windowed_key
-from headrace.dsl.windowed import check_merger, check_windows
+from headrace.dsl.table import KTable
+from headrace.dsl.windowed import check_windows, windowed_functions
 from headrace.state.spec import StoreSpec, VersionedKind
 from headrace.topology.nodes import Node, StreamAggregate, TablePassThrough
 from headrace.topology.serdes import SerdeLike
 
 if TYPE_CHECKING:
     from headrace.dsl.grouped import KGroupedStream
-    from headrace.dsl.table import KTable
 
 NodeOf = Callable[[str, Function], Node]
 PREFIX = "COGROUPKSTREAM-AGGREGATE-"
@@ -53,7 +54,12 @@ class CogroupedKStream:
         return WindowedCogroupedKStream(self.members, self.repartitions, windows)
 
     def aggregate(
-        self, initialize: Function, *, store: StoreOption = None, value: SerdeLike | None = None, name: str | None = None
+        self,
+        initialize: Function,
+        *,
+        store: StoreOption = None,
+        value: SerdeLike | None = None,
+        name: str | None = None,
     ) -> KTable:
         """Aggregate the values of all streams by key, starting from `initialize()`."""
         exactly(0, initialize, "an initializer")
@@ -87,14 +93,13 @@ class WindowedCogroupedKStream:
         name: str | None = None,
     ) -> KTable:
         """Aggregate the values of all streams by key and window; sessions need a `merger(key, left, right)`."""
-        exactly(0, initialize, "an initializer")
-        check_merger(self.windows, merger)
+        initial = windowed_functions(self.windows, initialize, agg.nothing, merger)
         given = _serdes(self.members, materialized(store, value=value))
         store_name = named(given, self.members[0].group.place.draft.names, PREFIX)
         spec = window_store(given, store_name, self.windows, EmitStrategy.ON_WINDOW_UPDATE)
 
         def node(name: str, add: Function) -> Node:
-            return window_node(name, spec.name, self.windows, WindowedFunctions(initialize, add, merger))
+            return window_node(name, spec.name, self.windows, replace(initial, add=add))
 
         cogroup = _Cogroup(self.members, self.repartitions, spec, name, grace_until_close(self.windows))
         return _table(cogroup, node, given, windowed_key(self.windows, given.key))
@@ -117,8 +122,6 @@ def _serdes(members: tuple[Member, ...], given: Materialized) -> Materialized:
 
 def _table(cogroup: _Cogroup, node: NodeOf, given: Materialized, key: SerdeLike | None) -> KTable:
     """One aggregate per stream, all on one store, and a node where they meet."""
-    from headrace.dsl.table import KTable
-
     draft = cogroup.members[0].group.place.draft
     parents = [_partitioned(member.group, cogroup) for member in cogroup.members]
     draft.copartition(*(parent.sources for parent in parents))

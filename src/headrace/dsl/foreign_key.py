@@ -9,9 +9,9 @@ subscriptions and answers, through another topic, now and whenever that row chan
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
-from headrace.dsl.functions import Function, with_key
+from headrace.dsl.functions import Function
 from headrace.dsl.lookup import send_old, stores_to_look_up
 from headrace.dsl.place import Place
 from headrace.dsl.steps import Operate, ReadStream, Step, Write
@@ -38,30 +38,35 @@ RESPONSE = f"{PREFIX}SUBSCRIPTION-RESPONSE-"
 PROCESSOR = f"{PREFIX}SUBSCRIPTION-PROCESSOR-"
 
 
-def join_on_foreign_key(
-    left: Place, right: Place, joiner: Function, is_left: bool, options: TableJoinOptions
-) -> tuple[Place, str | None]:
+@dataclass(frozen=True, slots=True)
+class ForeignPair:
+    """The two tables; `on` gives the foreign key of a left row."""
+
+    left: Place
+    right: Place
+    on: Function
+    joiner: Function
+    is_left: bool  # a left row without partner comes out too
+
+
+def join_on_foreign_key(pair: ForeignPair, options: TableJoinOptions) -> tuple[Place, str]:
     """The joined table, and the name of its store."""
-    on = options.get("on")
-    assert on is not None
-    send_old(right.step, keep=True)
-    send_old(left.step, keep=True)
-    subscription = _subscribe(left, right, with_key(on, "on="), is_left, options)
-    answers = _answer(left, right, subscription, options)
-    return _resolve(left, answers, joiner, is_left, options)
+    send_old(pair.right.step, keep=True)
+    send_old(pair.left.step, keep=True)
+    subscriptions = _subscribe(pair, options)
+    answers = _answer(pair, subscriptions, options)
+    return _resolve(pair, answers, options)
 
 
-def _subscribe(left: Place, right: Place, on: Function, is_left: bool, options: TableJoinOptions) -> Step:
+def _subscribe(pair: ForeignPair, options: TableJoinOptions) -> Step:
     """Subscriptions leave for the right side; gives the source that reads them there."""
-    draft, name = left.draft, options.get("name")
+    left, right, draft, name = pair.left, pair.right, pair.left.draft, options.get("name")
     topic = left.named(name, REGISTRATION, "-subscription-registration") + "-topic"
-    subscribe = Subscribe(
-        left.named(name, REGISTRATION, "-subscription-registration-processor"), on, is_left, left.key, right.key, left.value
-    )
-    value = SubscriptionOf(left.key)
+    node = left.named(name, REGISTRATION, "-subscription-registration-processor")
     sink = left.named(name, "KTABLE-SINK-", "-subscription-registration-sink")
     source = left.named(name, "KTABLE-SOURCE-", "-subscription-registration-source")
-    sent = _add(left, left.step, subscribe)
+    value = SubscriptionOf(left.key)
+    sent = _add(left, left.step, Subscribe(node, pair.on, pair.is_left, left.key, right.key, left.value))
     written = draft.add(Step(sink, Write(Sink(sink, topic, right.key, value, options.get("other_partitioner")))), sent)
     read = draft.add(Step(source, ReadStream(Source(source, (topic,), None, right.key, value))), written)
     draft.internal_topics.append(InternalTopic(topic))
@@ -69,15 +74,14 @@ def _subscribe(left: Place, right: Place, on: Function, is_left: bool, options: 
     return read
 
 
-def _answer(left: Place, right: Place, subscription: Step, options: TableJoinOptions) -> Step:
+def _answer(pair: ForeignPair, subscriptions: Step, options: TableJoinOptions) -> Step:
     """The right side answers; gives the source that reads the answers on the left side."""
-    draft, name = left.draft, options.get("name")
+    left, right, draft, name = pair.left, pair.right, pair.left.draft, options.get("name")
     store = left.named(name, f"{PREFIX}SUBSCRIPTION-STATE-STORE-", "-subscription-store")
-    spec = StoreSpec(
-        store, SubscriptionKind(), store_serde(right.key), store_serde(SubscriptionOf(left.key)), persistent=None
-    )
+    kept = store_serde(right.key), store_serde(SubscriptionOf(left.key))
+    spec = StoreSpec(store, SubscriptionKind(), *kept, persistent=None)
     receive = SubscriptionReceive(left.named(name, PROCESSOR, "-subscription-receive"), store)
-    received = _add(left, subscription, receive, spec)
+    received = _add(left, subscriptions, receive, spec)
     looked_up = stores_to_look_up(right.step)
     join = SubscriptionJoin(left.named(name, PROCESSOR, "-subscription-join-foreign"), right.name)
     joined = draft.add(Step(join.name, Operate(join, uses=looked_up)), received)
@@ -93,15 +97,13 @@ def _answer(left: Place, right: Place, subscription: Step, options: TableJoinOpt
     return draft.add(Step(source, ReadStream(Source(source, (topic,), None, left.key, value))), written)
 
 
-def _resolve(
-    left: Place, answers: Step, joiner: Function, is_left: bool, options: TableJoinOptions
-) -> tuple[Place, str | None]:
+def _resolve(pair: ForeignPair, answers: Step, options: TableJoinOptions) -> tuple[Place, str]:
     """Answers meet the left rows that asked."""
-    draft, name = left.draft, options.get("name")
+    left, draft, name = pair.left, pair.left.draft, options.get("name")
     sources = draft.copartition(left.sources, frozenset({answers.name}))
     looked_up = stores_to_look_up(left.step)
     resolver = left.named(name, f"{RESPONSE}RESOLVER-PROCESSOR-", "-subscription-response-resolver")
-    node = ResponseJoin(resolver, left.name, joiner, is_left, left.value)
+    node = ResponseJoin(resolver, left.name, pair.joiner, pair.is_left, left.value)
     joined = draft.add(Step(node.name, Operate(node, uses=looked_up)), answers)
     result = left.named(name, f"{PREFIX}OUTPUT-", "-result")
     given = with_serdes(materialized(options.get("store")), left.key, None)

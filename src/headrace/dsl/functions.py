@@ -1,6 +1,6 @@
 """Users' functions in one shape: how many parameters they take is looked at once, when the topology is built.
 
-Every value function may take `(value)` or `(key, value)`, every joiner `(left, right)` or `(key, left, right)`. A builtin
+A value function may take `(value)` or `(key, value)`, a joiner `(left, right)` or `(key, left, right)`. A builtin
 without a signature counts as taking the value alone.
 """
 
@@ -22,7 +22,11 @@ def with_key(f: Function, what: str = "a function of values") -> Function:
     """
     if parameters(f, what, fewest=1, most=2) == 2:
         return f
-    return lambda key, value: f(value)
+
+    def run(key: Any, value: Any) -> Any:
+        return f(value)
+
+    return run
 
 
 def with_key_joiner(f: Function, what: str = "a joiner") -> Function:
@@ -33,13 +37,11 @@ def with_key_joiner(f: Function, what: str = "a joiner") -> Function:
     """
     if parameters(f, what, fewest=2, most=3) == 3:
         return f
-    return lambda key, left, right: f(left, right)
 
+    def run(key: Any, left: Any, right: Any) -> Any:
+        return f(left, right)
 
-def joiner(f: Function, what: str = "the joiner of two tables") -> Function:
-    """A joiner of tables, which has no key: `f(left, right)`."""
-    parameters(f, what, fewest=2, most=2)
-    return f
+    return run
 
 
 def exactly(count: int, f: Function, what: str) -> Function:
@@ -71,13 +73,17 @@ def topic_extractor(f: Function) -> Function:
     """A topic extractor as `f(key, value, context)`; it may leave the context out."""
     if parameters(f, "a topic extractor", fewest=2, most=3) == 3:
         return f
-    return lambda key, value, context: f(key, value)
+
+    def run(key: Any, value: Any, context: Any) -> Any:
+        return f(key, value)
+
+    return run
 
 
 def printer(label: str, to: TextIO | None) -> Function:
     """Prints `[label]: key, value` lines, to standard output or a file."""
 
     def show(key: Any, value: Any) -> None:
-        print(f"[{label}]: {key}, {value}", file=to, flush=to is not None)
+        print(f"[{label}]: {key}, {value}", file=to, flush=True)
 
     return show

@@ -1,4 +1,4 @@
-"""Grouped streams and tables: what can be aggregated."""
+"""Grouped streams: what can be aggregated by key, by key and window, or together with others."""
 
 from __future__ import annotations
 
@@ -6,21 +6,18 @@ from typing import TYPE_CHECKING, NoReturn
 
 from headrace.dsl import aggregates as agg
 from headrace.dsl import retired
-from headrace.dsl.aggregates import Group, aggregate_stream, aggregate_table, key_value_store
+from headrace.dsl.aggregates import Group, aggregate_stream, key_value_store
 from headrace.dsl.cogrouped import CogroupedKStream
 from headrace.dsl.functions import Function, exactly
 from headrace.dsl.options import Materialized
 from headrace.dsl.place import Place
 from headrace.dsl.stores import AnyWindows, StoreOption, materialized, with_serdes
+from headrace.dsl.table import KTable
 from headrace.dsl.windowed import WindowedKStream
-from headrace.topology.nodes import StreamAggregate, StreamReduce, TableAggregate, TableReduce
+from headrace.topology.nodes import StreamAggregate, StreamReduce
 from headrace.topology.serdes import SerdeLike
 
-if TYPE_CHECKING:
-    from headrace.dsl.table import KTable
-
 AGGREGATE, REDUCE = "KSTREAM-AGGREGATE-", "KSTREAM-REDUCE-"
-TABLE_AGGREGATE, TABLE_REDUCE = "KTABLE-AGGREGATE-", "KTABLE-REDUCE-"
 
 
 class KGroupedStream:
@@ -36,14 +33,16 @@ class KGroupedStream:
         given = with_serdes(self.group.store_for_count(store, value), self.group.place.key, agg.COUNT_VALUE)
         return self._aggregate(agg.zero, agg.plus_one, given, name)
 
-    def reduce(self, reduce: Function, *, store: StoreOption = None, value: SerdeLike | None = None, name: str | None = None) -> KTable:
+    def reduce(
+        self, reduce: Function, *, store: StoreOption = None, value: SerdeLike | None = None, name: str | None = None
+    ) -> KTable:
         """Combine the values of each key: `reduce(so far, value)`."""
         add = exactly(2, reduce, "a reducer")
         place = self.group.place
         given = with_serdes(materialized(store, value=value), place.key, place.value)
         spec = key_value_store(place, given, REDUCE)
         node = StreamReduce(place.named(name, REDUCE), spec.name, add)
-        return _table(aggregate_stream(self.group, node, given, spec), given)
+        return KTable(aggregate_stream(self.group, node, given, spec), given.name)
 
     def aggregate(
         self,
@@ -70,76 +69,9 @@ class KGroupedStream:
         place = self.group.place
         spec = key_value_store(place, given, AGGREGATE)
         node = StreamAggregate(place.named(name, AGGREGATE), spec.name, initialize, add)
-        return _table(aggregate_stream(self.group, node, given, spec), given)
+        return KTable(aggregate_stream(self.group, node, given, spec), given.name)
 
     if not TYPE_CHECKING:
 
         def __getattr__(self, name: str) -> NoReturn:
             retired.refuse("KGroupedStream", retired.GROUPED, name)
-
-
-class KGroupedTable:
-    """Rows of a table under new keys, to be aggregated."""
-
-    __slots__ = ("group",)
-
-    def __init__(self, place: Place, topic: str | None) -> None:
-        self.group = Group(place, rekeyed=True, topic=topic)
-
-    def count(self, *, store: StoreOption = None, value: SerdeLike | None = None, name: str | None = None) -> KTable:
-        """How many rows each key has."""
-        given = with_serdes(materialized(store, value=value), self.group.place.key, agg.COUNT_VALUE)
-        return self._aggregate(agg.zero, agg.plus_one, agg.minus_one, given, name)
-
-    def reduce(
-        self,
-        add: Function,
-        subtract: Function,
-        *,
-        store: StoreOption = None,
-        value: SerdeLike | None = None,
-        name: str | None = None,
-    ) -> KTable:
-        """Combine the values of each key; a value that changes is first subtracted, then added."""
-        exactly(2, add, "an adder"), exactly(2, subtract, "a subtractor")
-        place = self.group.place
-        given = with_serdes(materialized(store, value=value), place.key, place.value)
-        spec = key_value_store(place, given, TABLE_AGGREGATE)
-        ends = self._ends(name)
-        node = TableReduce(place.named(name, TABLE_REDUCE), spec.name, add, subtract)
-        return _table(aggregate_table(self.group, node, given, spec, ends), given)
-
-    def aggregate(
-        self,
-        initialize: Function,
-        add: Function,
-        subtract: Function,
-        *,
-        store: StoreOption = None,
-        value: SerdeLike | None = None,
-        name: str | None = None,
-    ) -> KTable:
-        """Aggregate the values of each key; a value that changes is first subtracted, then added."""
-        exactly(0, initialize, "an initializer"), exactly(3, add, "an adder"), exactly(3, subtract, "a subtractor")
-        given = with_serdes(materialized(store, value=value), self.group.place.key, None)
-        return self._aggregate(initialize, add, subtract, given, name)
-
-    def _aggregate(
-        self, initialize: Function, add: Function, subtract: Function, given: Materialized, name: str | None
-    ) -> KTable:
-        place = self.group.place
-        spec = key_value_store(place, given, TABLE_AGGREGATE)
-        ends = self._ends(name)
-        node = TableAggregate(place.named(name, TABLE_AGGREGATE), spec.name, initialize, add, subtract)
-        return _table(aggregate_table(self.group, node, given, spec, ends), given)
-
-    def _ends(self, name: str | None) -> tuple[str, str]:
-        """The sink and the source of the repartition topic."""
-        place = self.group.place
-        return place.named(name, "KSTREAM-SINK-", "-sink"), place.named(name, "KSTREAM-SOURCE-", "-source")
-
-
-def _table(place: Place, given: Materialized) -> KTable:
-    from headrace.dsl.table import KTable
-
-    return KTable(place, given.name)

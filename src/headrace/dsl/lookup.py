@@ -25,11 +25,9 @@ from headrace.topology.nodes import (
     WindowAggregate,
 )
 
-Aggregate = (
-    StreamAggregate | StreamReduce | WindowAggregate | SlidingAggregate | SessionAggregate | TableAggregate | TableReduce
-)
+StreamTable = StreamAggregate | StreamReduce | WindowAggregate | SlidingAggregate | SessionAggregate
 Derived = TableFilter | TableMapValues | TableTransformValues
-TableNode = Aggregate | Derived | TableSource | TablePassThrough | Suppress
+TableNode = StreamTable | TableAggregate | TableReduce | Derived | TableSource | TablePassThrough | Suppress
 
 
 def send_old(table: Step, *, keep: bool) -> bool:
@@ -72,12 +70,12 @@ def _mark(table: Step) -> None:
 
 def keep_in_store(table: Step) -> str:
     """Keep a table from a topic in the store that is set aside for it."""
-    node = node_of(table)
-    assert isinstance(node, TableSource)
-    spec = table.what.spec if isinstance(table.what, ReadTable) else table.what.stores[0] if isinstance(table.what, Operate) else None
-    assert spec is not None
-    set_node(table, replace(node, store=spec.name))
-    return spec.name
+    match table.what:
+        case ReadTable(node=node, spec=spec) | Operate(node=TableSource() as node, stores=(spec,)):
+            set_node(table, replace(node, store=spec.name))
+            return spec.name
+        case _:
+            raise AssertionError(f"{table.name} has no store set aside")
 
 
 def stores_to_look_up(table: Step) -> tuple[str, ...]:

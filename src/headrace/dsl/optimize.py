@@ -7,9 +7,9 @@ from collections.abc import Iterable
 
 from headrace.dsl.draft import Draft
 from headrace.dsl.repartition import repartition
-from headrace.dsl.steps import JoinStreams, Operate, ReadStream, Repartition, Step
+from headrace.dsl.steps import JoinStreams, ReadStream, Repartition, Step
 from headrace.errors import TopologyError
-from headrace.topology.nodes import JoinWindow
+from headrace.topology.nodes import Source
 from headrace.topology.serdes import SerdeLike
 
 REUSE_SOURCE_TOPICS = "reuse.ktable.source.topics"
@@ -52,34 +52,30 @@ def optimize(draft: Draft, asked: frozenset[str]) -> None:
 # --------------------------------------------------------------------------------------------------------- always
 def merge_sources(draft: Draft) -> None:
     """Streams of the same topics, or of the same pattern, are read once."""
-    by_topic: dict[str, Step] = {}
-    by_pattern: dict[re.Pattern[str], Step] = {}
+    by_topic: dict[str, tuple[Step, Source]] = {}
+    by_pattern: dict[re.Pattern[str], tuple[Step, Source]] = {}
     for step in list(draft.root.children):
         if not isinstance(step.what, ReadStream):
             continue
         source = step.what.source
         if source.pattern is not None:
-            merge_into(by_pattern.setdefault(source.pattern, step), step, draft)
+            first, read = by_pattern.setdefault(source.pattern, (step, source))
+            merge_into(first, read, step, source, draft)
         for topic in source.topics:
-            first = by_topic.setdefault(topic, step)
-            if set(topics_of(first)) != set(source.topics):
+            first, read = by_topic.setdefault(topic, (step, source))
+            if set(read.topics) != set(source.topics):
                 raise TopologyError(
-                    f"the topic {topic!r} is read by {first.name!r} and by {step.name!r} together with other topics: "
+                    f"the topic {topic!r} is read by {read.name!r} and by {source.name!r} together with other topics: "
                     "two streams read the same list of topics or have none in common"
                 )
-            merge_into(first, step, draft)
+            merge_into(first, read, step, source, draft)
 
 
-def topics_of(step: Step) -> tuple[str, ...]:
-    return step.what.source.topics if isinstance(step.what, ReadStream) else ()
-
-
-def merge_into(first: Step, step: Step, draft: Draft) -> None:
+def merge_into(first: Step, read: Source, step: Step, source: Source, draft: Draft) -> None:
     if first is step:
         return
-    assert isinstance(first.what, ReadStream) and isinstance(step.what, ReadStream)
-    if first.what.source.offset_reset != step.what.source.offset_reset:
-        raise TopologyError(f"{first.name!r} and {step.name!r} read the same topics with different offset_reset: use one")
+    if read.offset_reset != source.offset_reset:
+        raise TopologyError(f"{read.name!r} and {source.name!r} read the same topics: give both the same offset_reset")
     for child in list(step.children):
         step.remove_child(child)
         first.add_child(child)
@@ -99,7 +95,7 @@ def drop_null_keys(draft: Draft) -> None:
     def needs(step: Step) -> bool:
         if step not in needed:
             needed[step] = False
-            needed[step] = any([needs(child) or child.needs_null_keys for child in step.children])
+            needed[step] = any(child.needs_null_keys or needs(child) for child in step.children)
         return needed[step]
 
     for step in draft.root.downward():
@@ -115,7 +111,8 @@ def merge_repartitions(draft: Draft) -> None:
         if not replaced:
             continue
         topics = [step.what for step in replaced if isinstance(step.what, Repartition)]
-        single = repartition(draft, topics[0].topic, first_known(t.key for t in topics), first_known(t.value for t in topics))
+        key, value = first_known(topic.key for topic in topics), first_known(topic.value for topic in topics)
+        single = repartition(draft, topics[0].topic, key, value)
         single.order = cause.order
         for step in replaced:
             reroute(step, cause, single)
@@ -129,7 +126,7 @@ def reroute(step: Step, cause: Step, single: Step) -> None:
     branch = step.nearest(lambda s: cause in s.parents)
     if branch is None:
         raise TopologyError(
-            f"the repartitions below {cause.name!r} share a branch and cannot be made one (Kafka Streams refuses this too): "
+            f"the repartitions below {cause.name!r} share a branch and cannot be made one, as in Kafka Streams: "
             f"call repartition() right after {cause.name!r}, or build without {MERGE_REPARTITIONS!r}"
         )
     single.add_child(branch)
@@ -172,6 +169,6 @@ def rewrite_self_joins(draft: Draft) -> None:
     for step in draft.root.downward():
         if isinstance(step.what, JoinStreams) and len(step.parents) == 1 and not step.written:
             (parent,) = step.parents
-            windows = {c.name: c for c in parent.children if isinstance(c.what, Operate) and isinstance(c.what.node, JoinWindow)}
-            parent.remove_child(windows[step.what.right_window])
+            right = next(child for child in parent.children if child.name == step.what.right_window)
+            parent.remove_child(right)
             step.what.is_self_join = True

@@ -21,7 +21,7 @@ class EmitStrategy(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Materialized:
-    """How a table is kept. Without a name it only gives serdes and settings: the store, if one is needed, cannot be queried.
+    """How a table is kept. Without a name it only gives serdes and settings: a store, if needed, cannot be queried.
 
     >>> Materialized("counts", retention=timedelta(minutes=1)).retention
     60000
@@ -40,7 +40,9 @@ class Materialized:
         if self.name is not None:
             valid_name(self.name)
         if self.kind not in (None, "persistent", "memory"):
-            raise ValueError(f"the kind of a store is 'persistent', 'memory' or None for the configured one, not {self.kind!r}")
+            raise ValueError(
+                f"the kind of a store is 'persistent', 'memory' or None for the configured one, not {self.kind!r}"
+            )
         if self.retention is not None:
             object.__setattr__(self, "retention", milliseconds(self.retention, "the retention"))
         if self.history is not None:
@@ -48,7 +50,9 @@ class Materialized:
             if self.name is None:
                 raise ValueError("a versioned table needs a named store: Materialized(name, history=…)")
             if self.retention is not None:
-                raise ValueError(f"the store {self.name!r} has a history and a retention: a history is for tables, a retention for windows")
+                raise ValueError(
+                    f"{self.name!r} has a history and a retention: a history is for tables, a retention for windows"
+                )
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""Repartitioning: a topic of the application's own, between the step that changed the keys and the one that needs them."""
+"""Repartitioning: a topic of the application's own, between a step that changed keys and one that needs them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def repartition(
     partitions: int | None = None,
     mergeable: bool = True,
 ) -> Step:
-    """A repartition step, not yet added. Its nodes are named after the topic, unless that is named after a generated node."""
+    """A repartition step, not yet added. Its nodes are named after the topic, unless that has a generated name."""
     topic = prefix if prefix.endswith(SUFFIX) else prefix + SUFFIX
     names = draft.names
     sink, drop, source = names.take("KSTREAM-SINK-"), names.take("KSTREAM-FILTER-"), names.take("KSTREAM-SOURCE-")

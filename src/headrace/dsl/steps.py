@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from headrace.state.spec import StoreSpec
 from headrace.topology.nodes import (
     Node,
-    PassThrough,
     Partitioner,
+    PassThrough,
     Process,
     SelfJoin,
     Sink,
@@ -114,7 +114,7 @@ What = (
 )  # fmt: skip
 
 
-@dataclass(eq=False, slots=True)
+@dataclass(eq=False, repr=False, slots=True)
 class Step:
     name: str
     what: What
@@ -131,6 +131,9 @@ class Step:
     written: bool = False
     for_joins: Step | None = None  # the repartition that joins of this stream share
 
+    def __repr__(self) -> str:
+        return f"<step {self.name}>"
+
     def add_child(self, child: Step) -> None:
         self.children[child] = None
         child.parents[self] = None
@@ -146,7 +149,7 @@ class Step:
     def downward(self) -> list[Step]:
         """All steps below, each once."""
         seen: dict[Step, None] = {}
-        todo = [self]
+        todo: list[Step] = [self]
         while todo:
             for child in todo.pop().children:
                 if child not in seen:
@@ -156,7 +159,7 @@ class Step:
 
     def upward(self) -> Iterator[Step]:
         seen: set[Step] = set()
-        todo = [self]
+        todo: list[Step] = [self]
         while todo:
             step = todo.pop()
             if step not in seen:

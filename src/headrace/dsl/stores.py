@@ -39,22 +39,26 @@ def table_store(given: Materialized, name: str) -> StoreSpec:
     """The store of a table by key: timestamped, or versioned if it has a history."""
     if given.history is None:
         return _spec(given, name, KeyValueKind(timestamped=True), caching=given.caching)
-    spec = _spec(given, name, VersionedKind(cast(int, given.history)), caching=False)
+    spec = _spec(given, name, VersionedKind(cast("int", given.history)), caching=False)
     return replace(spec, persistent=given.kind != "memory")
 
 
 def window_store(given: Materialized, name: str, windows: AnyWindows, emit: EmitStrategy) -> StoreSpec:
-    """The store of a windowed table; on close results come from the operator, so there is nothing to cache."""
+    """The store of a windowed table. If results come on close only time windows are cached, as in Kafka."""
     if given.history is not None:
         raise ValueError(f"the store {name!r} is for windows and cannot have a history: give it a retention")
     needed = span(windows)
-    retention = needed if given.retention is None else cast(int, given.retention)
+    retention = needed if given.retention is None else cast("int", given.retention)
     if retention < needed:
         raise ValueError(
             f"the store {name!r} keeps windows for {retention} ms, but they take records for {needed} ms "
             "(their size and grace): use a longer retention or a shorter grace"
         )
-    caching = given.caching and emit is not EmitStrategy.ON_WINDOW_CLOSE
+    on_close, time_windows = (
+        emit is EmitStrategy.ON_WINDOW_CLOSE,
+        not isinstance(windows, SlidingWindows | SessionWindows),
+    )
+    caching = given.caching and (time_windows or not on_close)
     return _spec(given, name, _window_kind(windows, retention), caching=caching)
 
 
@@ -82,7 +86,7 @@ def windowed_key(windows: AnyWindows, key: SerdeLike | None) -> SerdeLike:
 
 def store_serde(serde: SerdeLike | None) -> Serde | None:
     """A serde for a `StoreSpec`, which takes unfinished ones too until the runtime completes them."""
-    return cast(Serde | None, serde)
+    return cast("Serde | None", serde)
 
 
 def _window_kind(windows: AnyWindows, retention: int) -> Kind:

@@ -13,8 +13,8 @@ from headrace.dsl.grouped import KGroupedStream
 from headrace.dsl.place import Place
 from headrace.dsl.repartition import repartition
 from headrace.dsl.steps import Operate, Step, Write
-from headrace.dsl.stream_joins import JoinKind, JoinOptions, Side
 from headrace.dsl.stores import StoreOption, materialized, named, table_store, with_serdes
+from headrace.dsl.stream_joins import JoinKind, JoinOptions, Side
 from headrace.dsl.table import GlobalKTable, KTable
 from headrace.topology import validate
 from headrace.topology.builder import stores_of
@@ -38,12 +38,15 @@ from headrace.topology.nodes import (
 from headrace.topology.serdes import SerdeLike
 
 
-@dataclass(frozen=True, eq=False, slots=True)
+@dataclass(frozen=True, eq=False, repr=False, slots=True)
 class KStream:
     """A stream of records; `rekeyed`: its keys have changed since it was last partitioned by them."""
 
     place: Place
     rekeyed: bool = False
+
+    def __repr__(self) -> str:
+        return f"<KStream {self.place.name}>"
 
     # ------------------------------------------------------------------------------------------- record by record
     def filter(self, keep: Function, *, name: str | None = None) -> KStream:
@@ -132,9 +135,10 @@ class KStream:
             raise ValueError(f"a topic has at least one partition, not {partitions}")
         place = self._with_serdes(key, value)
         prefix = place.draft.names.take("KSTREAM-REPARTITION-") if name is None else valid_name(name)
-        options = {"partitioner": partitioner, "partitions": partitions, "mergeable": False}
-        place = place.at(repartition(place.draft, prefix, place.key, place.value, **options))
-        return KStream(replace(place, sources=frozenset({place.name})))
+        step = repartition(
+            place.draft, prefix, place.key, place.value, partitioner=partitioner, partitions=partitions, mergeable=False
+        )
+        return KStream(replace(place.at(step), sources=frozenset({step.name})))
 
     def to(
         self,
@@ -182,7 +186,9 @@ class KStream:
         """Records with a partner: of the other stream in the same window, in the table, or in the global table."""
         return self._join(other, joiner, "inner", options)
 
-    def left_join(self, other: KStream | KTable | GlobalKTable, joiner: Function, **options: Unpack[JoinOptions]) -> KStream:
+    def left_join(
+        self, other: KStream | KTable | GlobalKTable, joiner: Function, **options: Unpack[JoinOptions]
+    ) -> KStream:
         """All records of this stream, with None for a partner that is not there."""
         return self._join(other, joiner, "left", options)
 
@@ -192,7 +198,9 @@ class KStream:
             raise TypeError("a stream has an outer join only with another stream: use left_join with a table")
         return self._join(other, joiner, "outer", options)
 
-    def _join(self, other: KStream | KTable | GlobalKTable, joiner: Function, kind: JoinKind, options: JoinOptions) -> KStream:
+    def _join(
+        self, other: KStream | KTable | GlobalKTable, joiner: Function, kind: JoinKind, options: JoinOptions
+    ) -> KStream:
         mine, f = Side(self.place, self.rekeyed), with_key_joiner(joiner)
         match other:
             case KStream():

@@ -46,7 +46,9 @@ def check_options(options: JoinOptions, allowed: set[str], other: str) -> None:
 
 def repartitioned(side: Side, name: str, key: SerdeLike | None, value: SerdeLike | None) -> Place:
     """A side of a join, partitioned by its keys. Joins that are not named share the topic of a stream."""
-    place = replace(side.place, key=side.place.key if key is None else key, value=side.place.value if value is None else value)
+    place = replace(
+        side.place, key=side.place.key if key is None else key, value=side.place.value if value is None else value
+    )
     if not side.rekeyed:
         return place
     step, stream = repartition(place.draft, name, place.key, place.value), place.step
@@ -78,13 +80,20 @@ def with_stream(mine: Side, theirs: Side, joiner: Function, kind: JoinKind, opti
     given = materialized(options.get("store"))
     if name is not None:
         valid_name(name)
-    left_topic, right_topic = (mine.place.name, theirs.place.name) if name is None else (f"{name}-left", f"{name}-right")
+    left_topic, right_topic = (
+        (mine.place.name, theirs.place.name) if name is None else (f"{name}-left", f"{name}-right")
+    )
     left = repartitioned(mine, left_topic, key, options.get("value"))
     right = repartitioned(theirs, right_topic, key, options.get("other_value"))
     sources = left.draft.copartition(left.sources, right.sources)
     join = _join_of_streams(left, right, joiner, windows, kind, _names(left, name, given, kind), given)
-    left.draft.add(Step(join.left_window, Operate(JoinWindow(join.left_window, join.left_spec.name), (join.left_spec,))), left.step)
-    right.draft.add(Step(join.right_window, Operate(JoinWindow(join.right_window, join.right_spec.name), (join.right_spec,))), right.step)
+    left.draft.add(
+        Step(join.left_window, Operate(JoinWindow(join.left_window, join.left_spec.name), (join.left_spec,))), left.step
+    )
+    right.draft.add(
+        Step(join.right_window, Operate(JoinWindow(join.right_window, join.right_spec.name), (join.right_spec,))),
+        right.step,
+    )
     step = Step(join.merge.name, join, needs_null_keys=kind != "inner")
     left.draft.add(step, left.step, right.step)
     return replace(left, step=step, name=step.name, value=None, sources=sources)
@@ -113,7 +122,13 @@ def _names(place: Place, name: str | None, given: Materialized, kind: JoinKind) 
 
 
 def _join_of_streams(
-    left: Place, right: Place, joiner: Function, windows: JoinWindows, kind: JoinKind, names: _Names, given: Materialized
+    left: Place,
+    right: Place,
+    joiner: Function,
+    windows: JoinWindows,
+    kind: JoinKind,
+    names: _Names,
+    given: Materialized,
 ) -> JoinStreams:
     outer_store = names.outer_store
 
@@ -157,7 +172,9 @@ def with_table(mine: Side, table: Place, joiner: Function, kind: JoinKind, optio
     name = stream.named(name, "KSTREAM-LEFTJOIN-" if kind == "left" else "KSTREAM-JOIN-")
     grace = None if given_grace is None else milliseconds(given_grace, "the grace")
     if grace is not None and table.step.versioned is False:
-        raise ValueError(f"the join {name!r} has a grace, but the table {table.name!r} is not versioned: give it a history")
+        raise ValueError(
+            f"the join {name!r} has a grace, but the table {table.name!r} is not versioned: give it a history"
+        )
     buffer = None if grace is None else _buffer(f"{name}-Buffer", stream.key, stream.value, Materialized())
     node = StreamTableJoin(name, table.name, joiner, kind == "left", grace, buffer and buffer.name)
     operate = Operate(node, () if buffer is None else (buffer,), stores_to_look_up(table.step))

@@ -7,9 +7,8 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NoReturn, Unpack
 
 from headrace.dsl import retired, table_joins
-from headrace.dsl.foreign_key import join_on_foreign_key
-from headrace.dsl.functions import Function, joiner as joiner_of, with_key
-from headrace.dsl.grouped import KGroupedTable
+from headrace.dsl.foreign_key import ForeignPair, join_on_foreign_key
+from headrace.dsl.functions import Function, exactly, with_key
 from headrace.dsl.lookup import send_old
 from headrace.dsl.options import Suppressed
 from headrace.dsl.place import Place
@@ -24,6 +23,7 @@ from headrace.topology.nodes import TableFilter, TableMapValues, TableRekey, Tab
 from headrace.topology.serdes import SerdeLike
 
 if TYPE_CHECKING:
+    from headrace.dsl.grouped_table import KGroupedTable
     from headrace.dsl.stream import KStream
 
 
@@ -35,12 +35,15 @@ class GlobalKTable:
     queryable_store_name: str | None
 
 
-@dataclass(frozen=True, eq=False, slots=True)
+@dataclass(frozen=True, eq=False, repr=False, slots=True)
 class KTable:
     """A table of the latest values; it is made of its changes."""
 
     place: Place
     queryable_store_name: str | None = None
+
+    def __repr__(self) -> str:
+        return f"<KTable {self.place.name}>"
 
     def filter(self, keep: Function, *, store: StoreOption = None, name: str | None = None) -> KTable:
         """The rows for which `keep` is true."""
@@ -67,7 +70,7 @@ class KTable:
 
     def to_stream(self, key_selector: Function | None = None, *, name: str | None = None) -> KStream:
         """The changes of the table as a stream, under new keys if a selector is given."""
-        from headrace.dsl.stream import KStream
+        from headrace.dsl.stream import KStream  # noqa: PLC0415 streams and tables make each other
 
         stream = KStream(self.place.then(TableToStream(self._name(name, "KTABLE-TOSTREAM-"))))
         return stream if key_selector is None else stream.select_key(key_selector)
@@ -80,6 +83,8 @@ class KTable:
         self, select: Function, *, key: SerdeLike | None = None, value: SerdeLike | None = None, name: str | None = None
     ) -> KGroupedTable:
         """Group the rows anew: `select` gives a `(key, value)` for every row."""
+        from headrace.dsl.grouped_table import KGroupedTable  # noqa: PLC0415 tables and grouped tables make each other
+
         node = TableRekey(self._name(name, "KTABLE-SELECT-"), with_key(select))
         place = self.place.then(node)
         send_old(self.place.step, keep=True)
@@ -103,10 +108,11 @@ class KTable:
     def _join(self, other: KTable, joiner: Function, kind: table_joins.JoinKind, options: TableJoinOptions) -> KTable:
         if not isinstance(other, KTable):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise TypeError(f"a table is joined with a KTable, not with {other!r}")
-        f = joiner_of(joiner)
-        if options.get("on") is None:
+        f, on = exactly(2, joiner, "the joiner of two tables"), options.get("on")
+        if on is None:
             return KTable(*table_joins.join(self.place, other.place, f, kind, options))
-        return KTable(*join_on_foreign_key(self.place, other.place, f, kind == "left", options))
+        pair = ForeignPair(self.place, other.place, with_key(on, "on="), f, is_left=kind == "left")
+        return KTable(*join_on_foreign_key(pair, options))
 
     def _filter(self, keep: Function, store: StoreOption, name: str | None, *, negate: bool) -> KTable:
         kept = self._kept(store, "KTABLE-FILTER-", self.place.value)
@@ -127,7 +133,9 @@ class KTable:
             return _Kept(given.key, given.value, None, False)
         return _Kept(given.key, given.value, table_store(given, given.name), given.history is not None)
 
-    def _then(self, node: TableFilter | TableMapValues | TableTransformValues, kept: _Kept, uses: tuple[str, ...] = ()) -> KTable:
+    def _then(
+        self, node: TableFilter | TableMapValues | TableTransformValues, kept: _Kept, uses: tuple[str, ...] = ()
+    ) -> KTable:
         stores = () if kept.spec is None else (kept.spec,)
         place = self.place.at(Step(node.name, Operate(node, stores, uses), versioned=kept.versioned))
         return KTable(replace(place, key=kept.key, value=kept.value), kept.store)

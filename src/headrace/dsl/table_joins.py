@@ -24,7 +24,9 @@ class TableJoinOptions(TypedDict, total=False):
     other_partitioner: Partitioner | None  # how the right one is
 
 
-def join(left: Place, right: Place, joiner: Function, kind: JoinKind, options: TableJoinOptions) -> tuple[Place, str | None]:
+def join(
+    left: Place, right: Place, joiner: Function, kind: JoinKind, options: TableJoinOptions
+) -> tuple[Place, str | None]:
     """The joined table, and the name of its store if it has one."""
     refuse_partitioners(options)
     draft, name = left.draft, options.get("name")

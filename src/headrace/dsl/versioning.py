@@ -35,7 +35,9 @@ def all_versioned(step: Step) -> bool:
 
 
 def refuse_suppress(name: str) -> None:
-    raise TopologyError(f"the updates of a versioned table cannot be held back by {name!r}: suppress a table without history")
+    raise TopologyError(
+        f"the updates of a versioned table cannot be held back by {name!r}: suppress a table without history"
+    )
 
 
 def grace_of(step: Step) -> int:
@@ -48,5 +50,7 @@ def _grace(step: Step, path: str) -> int:
         return step.grace
     path = f"{step.name} -> {path}" if path else step.name
     if not step.parents:
-        raise TopologyError(f"only a windowed table has windows that close, but this one comes from {path}: use until_time_limit")
+        raise TopologyError(
+            f"only a windowed table has windows that close, but this one comes from {path}: use until_time_limit"
+        )
     return max(_grace(parent, path) for parent in step.parents)

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 from headrace.dsl import aggregates as agg
 from headrace.dsl.aggregates import Group, WindowedFunctions, aggregate_windows
 from headrace.dsl.functions import Function, exactly
 from headrace.dsl.options import EmitStrategy, Materialized
-from headrace.dsl.stores import AnyWindows, StoreOption, materialized, with_serdes
+from headrace.dsl.stores import AnyWindows, StoreOption, materialized, named, with_serdes
+from headrace.dsl.table import KTable
 from headrace.model.windows import SessionWindows, SlidingWindows, UnlimitedWindows
 from headrace.topology.serdes import SerdeLike
-
-if TYPE_CHECKING:
-    from headrace.dsl.table import KTable
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -41,12 +38,14 @@ class WindowedKStream:
         functions = WindowedFunctions(agg.zero, agg.plus_one, agg.sum_of_counts)
         return self._aggregate(functions, with_serdes(given, self.group.place.key, agg.COUNT_VALUE), "AGGREGATE", name)
 
-    def reduce(self, reduce: Function, *, store: StoreOption = None, value: SerdeLike | None = None, name: str | None = None) -> KTable:
+    def reduce(
+        self, reduce: Function, *, store: StoreOption = None, value: SerdeLike | None = None, name: str | None = None
+    ) -> KTable:
         """Combine the values of each key and window: `reduce(so far, value)`."""
         exactly(2, reduce, "a reducer")
-        place = self.group.place
-        given = with_serdes(materialized(store, value=value), place.key, place.value)
-        return self._aggregate(WindowedFunctions(agg.nothing, agg.adding(reduce), agg.merging(reduce)), given, "REDUCE", name)
+        functions = WindowedFunctions(agg.nothing, agg.adding(reduce), agg.merging(reduce))
+        given = with_serdes(materialized(store, value=value), self.group.place.key, self.group.place.value)
+        return self._aggregate(functions, given, "REDUCE", name)
 
     def aggregate(
         self,
@@ -59,16 +58,14 @@ class WindowedKStream:
         name: str | None = None,
     ) -> KTable:
         """Aggregate per key and window: `add(key, value, aggregate)`, for sessions also `merger(key, left, right)`."""
-        exactly(0, initialize, "an initializer"), exactly(3, add, "an aggregator")
-        check_merger(self.windows, merger)
+        functions = windowed_functions(self.windows, initialize, exactly(3, add, "an aggregator"), merger)
         given = with_serdes(materialized(store, value=value), self.group.place.key, None)
-        return self._aggregate(WindowedFunctions(initialize, add, merger), given, "AGGREGATE", name)
+        return self._aggregate(functions, given, "AGGREGATE", name)
 
     def _aggregate(self, functions: WindowedFunctions, given: Materialized, verb: str, name: str | None) -> KTable:
-        from headrace.dsl.table import KTable
-
-        place = aggregate_windows(self.group, self.windows, self.emit, functions, given, f"KSTREAM-{verb}-", name)
-        return KTable(place, given.name)
+        place, prefix = self.group.place, f"KSTREAM-{verb}-"
+        names = named(given, place.draft.names, prefix), place.named(name, prefix)
+        return KTable(aggregate_windows(self.group, self.windows, self.emit, functions, given, names), given.name)
 
 
 def check_windows(windows: AnyWindows) -> None:
@@ -77,10 +74,15 @@ def check_windows(windows: AnyWindows) -> None:
         raise TypeError(f"windowed_by takes windows (an object with windows_for, size and grace), not {windows!r}")
 
 
-def check_merger(windows: AnyWindows, merger: Function | None) -> None:
+def windowed_functions(
+    windows: AnyWindows, initialize: Function, add: Function, merger: Function | None
+) -> WindowedFunctions:
+    """The functions of an aggregate, checked: a merger is for sessions, and they need one."""
+    exactly(0, initialize, "an initializer")
     if isinstance(windows, SessionWindows):
         if merger is None:
             raise TypeError("sessions can grow together: aggregate needs a merger=f(key, left, right)")
-        exactly(3, merger, "a merger")
-    elif merger is not None:
+        return WindowedFunctions(initialize, add, exactly(3, merger, "a merger"))
+    if merger is not None:
         raise TypeError("only session windows merge: leave out merger=")
+    return WindowedFunctions(initialize, add, agg.nothing)

@@ -95,12 +95,15 @@ def write_operator(operate: Operate, parents: tuple[str, ...], assembly: Assembl
 
 def reaches_back(spec: StoreSpec, grace: int, join: str) -> None:
     """A join with grace looks the table up as of the past."""
-    if not isinstance(spec.kind, VersionedKind):
-        raise ValueError(f"the join {join!r} has a grace, but its table in {spec.name!r} is not versioned: give it a history")
-    if grace > spec.kind.history:
+    history = spec.kind.history if isinstance(spec.kind, VersionedKind) else None
+    if history is None:
+        raise ValueError(
+            f"the join {join!r} has a grace, but its table in {spec.name!r} is not versioned: give it a history"
+        )
+    if grace > history:
         raise ValueError(
             f"the join {join!r} has a grace of {grace} ms, but its table in {spec.name!r} has a history of only "
-            f"{spec.kind.history} ms: use a longer history or a shorter grace"
+            f"{history} ms: use a longer history or a shorter grace"
         )
 
 

@@ -145,7 +145,9 @@ class JoinWindows:
         return cls(ms, ms, milliseconds(grace, "the grace"))
 
     def before(self, duration: int | timedelta) -> Self:
-        return replace(self, before_ms=milliseconds(duration, "before"))
+        """How much earlier the right record may be; less than nothing: it must come that much later."""
+        return replace(self, before_ms=milliseconds(duration, "before", at_least=-self.after_ms))
 
     def after(self, duration: int | timedelta) -> Self:
-        return replace(self, after_ms=milliseconds(duration, "after"))
+        """How much later the right record may be; less than nothing: it must come that much earlier."""
+        return replace(self, after_ms=milliseconds(duration, "after", at_least=-self.before_ms))

@@ -14,7 +14,7 @@ from headrace.runtime.env import Env
 from headrace.runtime.operators.emit import Emit
 from headrace.state.table import Table
 
-Forward = Callable[[Any, Any, Any, int, Headers, bool], None]  # (key, new, old, timestamp, headers, is latest)
+Forward = Callable[[Any, Any, Any, Any, int, Headers, bool], None]  # (place, key, new, old, timestamp, headers, is latest)
 
 
 class Cached(Protocol):
@@ -22,11 +22,6 @@ class Cached(Protocol):
 
     @property
     def table(self) -> Table: ...
-
-    @property
-    def place(self) -> Callable[[Any], bytes]:
-        """Where the table has the value of a key."""
-        ...
 
     @property
     def with_time(self) -> Callable[[Any, Any], tuple[Any, int]]:
@@ -37,11 +32,11 @@ class Cached(Protocol):
 def at_once(emit: Emit, *, send_old: bool) -> Forward:
     if send_old:
 
-        def run(key: Any, new: Any, old: Any, timestamp: int, headers: Headers, latest: bool) -> None:
+        def run(place: Any, key: Any, new: Any, old: Any, timestamp: int, headers: Headers, latest: bool) -> None:
             emit(key, (new, old, latest), timestamp, headers)
     else:
 
-        def run(key: Any, new: Any, old: Any, timestamp: int, headers: Headers, latest: bool) -> None:
+        def run(place: Any, key: Any, new: Any, old: Any, timestamp: int, headers: Headers, latest: bool) -> None:
             emit(key, (new, None, latest), timestamp, headers)
 
     return run
@@ -52,12 +47,11 @@ def once_a_batch(store: str, cached: Cached, env: Env, emit: Emit, *, send_old: 
         return env.caches[store]
     here = env.here
     pending: dict[bytes, tuple[Any, int, Headers, Any, Any]] = {}
-    place, table, with_time = cached.place, cached.table, cached.with_time
+    table, with_time = cached.table, cached.with_time
 
-    def run(key: Any, new: Any, old: Any, timestamp: int, headers: Headers, latest: bool) -> None:
-        raw = place(key)
-        pending.pop(raw, None)  # so that the key moves to the end
-        pending[raw] = (key, timestamp, headers, here.row, here.order)
+    def run(place: Any, key: Any, new: Any, old: Any, timestamp: int, headers: Headers, latest: bool) -> None:
+        pending.pop(place, None)  # so that the key moves to the end
+        pending[place] = (key, timestamp, headers, here.row, here.order)
 
     def flush() -> bool:
         if not pending:

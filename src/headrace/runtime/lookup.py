@@ -9,7 +9,7 @@ from headrace.errors import TopologyError
 from headrace.runtime.env import Env, Lookup
 from headrace.runtime.operators.table import filtered, mapped
 from headrace.runtime.operators.table_join import UNKNOWN, joined_lookup
-from headrace.runtime.tables import keyed, lookup_in
+from headrace.runtime.tables import keyed_lookup, lookup_in
 from headrace.state.buffer import SuppressBuffer
 from headrace.topology.graph import Graph
 from headrace.topology.nodes import (
@@ -47,7 +47,7 @@ class Lookups:
         node, env = self._graph.nodes[name], self._env()
         match node:
             case TablePassThrough():
-                return Lookup(keyed(env.store(node.store)).get)
+                return keyed_lookup(env.store(node.store))
             case Suppress():
                 return self._suppressed(node)
             case TableTransformValues(store=None):

@@ -8,6 +8,9 @@ from headrace.runtime.heap import TimeHeap
 from headrace.state.task_state import Cell
 
 
+NEVER = 2**63  # after all timestamps
+
+
 class Schedule:
     """A function that is called at every interval, until it is cancelled."""
 
@@ -30,13 +33,11 @@ class Punctuations:
 
     def __init__(self) -> None:
         self._heap = TimeHeap[Schedule]()
+        self.due = NEVER  # when the next one is due; looked at after every record, so it is kept ready
 
     def add(self, schedule: Schedule) -> None:
         self._heap.push(schedule.next.value, schedule)
-
-    @property
-    def next_time(self) -> int | None:
-        return self._heap.peek()[0] if len(self._heap) else None
+        self.due = self._heap.peek()[0]
 
     def run(self, now: int) -> None:
         """Calls what is due; each schedule once, however long ago it was due."""
@@ -49,3 +50,4 @@ class Punctuations:
             if not schedule.cancelled:
                 schedule.advance(now)
                 self.add(schedule)
+        self.due = heap.peek()[0] if len(heap) else NEVER

@@ -24,19 +24,23 @@ IS_LATEST = -1
 
 
 class Keyed(NamedTuple):
-    """The store of a table by key. `put` tells whether the value is the latest now, or None if it was not kept."""
+    """The store of a table by key: `place` says where it has a key, so that a key is encoded once for all that follows.
 
-    get: Callable[[Any], tuple[Any, int] | None]
-    put: Callable[[Any, Any, int], bool | None]
+    `put` tells whether the value is the latest now, or None if it was not kept.
+    """
+
+    place: Callable[[Any], Any]
+    get: Callable[[Any], tuple[Any, int] | None]  # (place)
+    put: Callable[[Any, Any, int], bool | None]  # (place, value, timestamp)
 
 
 def keyed(store: Any) -> Keyed:
     """The store of an unwindowed table, whichever kind it is."""
     match store:
         case KeyValues():
-            return Keyed(store.get, timestamped_put(store))
+            return Keyed(store.key_bytes, store.table.get, timestamped_put(store))
         case Versions():
-            return Keyed(versioned_lookup(store).get, versioned_put(store))
+            return Keyed(itself, versioned_lookup(store).get, versioned_put(store))
         case _:
             raise InvalidStateStoreError(
                 f"a table by key needs a key-value store, but {store.name!r} is a {type(store).__name__}: "
@@ -45,13 +49,17 @@ def keyed(store: Any) -> Keyed:
 
 
 def timestamped_put(store: KeyValues) -> Callable[[Any, Any, int], bool | None]:
-    put = store.put
+    put = store.table.put
 
-    def run(key: Any, value: Any, timestamp: int) -> bool:
-        put(key, None if value is None else stamped((value, timestamp)))
+    def run(place: bytes, value: Any, timestamp: int) -> bool:
+        put(place, None if value is None else stamped((value, timestamp)))
         return True
 
     return run
+
+
+def itself(key: Any) -> Any:
+    return key
 
 
 def versioned_put(store: Versions) -> Callable[[Any, Any, int], bool | None]:
@@ -74,24 +82,11 @@ def versioned_lookup(store: Versions) -> Lookup:
     return Lookup(get, as_of)
 
 
-class CachedKeys:
-    """A key-value store as its cache sees it."""
+class CachedValues:
+    """A key-value or window store as its cache sees it."""
 
-    def __init__(self, store: KeyValues) -> None:
-        self.table = store.table
-        self.place: Callable[[Any], bytes] = store.key_bytes
-        self.with_time = as_held
-
-
-class CachedWindows:
-    """A window store as its cache sees it."""
-
-    def __init__(self, store: WindowedValues) -> None:
-        self.table, self._key_bytes = store.table, store.key_bytes
-        self.with_time = as_held
-
-    def place(self, key: Windowed) -> bytes:
-        return self._key_bytes(key.key, key.window.start)
+    def __init__(self, store: KeyValues | WindowedValues) -> None:
+        self.table, self.with_time = store.table, as_held
 
 
 class CachedSessions:
@@ -99,7 +94,6 @@ class CachedSessions:
 
     def __init__(self, store: Sessions) -> None:
         self.table = store.table
-        self.place: Callable[[Any], bytes] = store.key_bytes
 
     def with_time(self, key: Windowed, held: Any) -> tuple[Any, int]:
         return held, key.window.end
@@ -110,13 +104,7 @@ def as_held(_key: Any, held: tuple[Any, int]) -> tuple[Any, int]:
 
 
 def cached(store: Any) -> Cached:
-    match store:
-        case KeyValues():
-            return CachedKeys(store)
-        case WindowedValues():
-            return CachedWindows(store)
-        case _:
-            return CachedSessions(store)
+    return CachedSessions(store) if isinstance(store, Sessions) else CachedValues(store)
 
 
 def forwarder(name: str, env: Env, emit: Emit, *, send_old: bool) -> Forward:
@@ -126,13 +114,29 @@ def forwarder(name: str, env: Env, emit: Emit, *, send_old: bool) -> Forward:
     return at_once(emit, send_old=send_old)
 
 
+def windowed_lookup(store: WindowedValues) -> Lookup:
+    def get(key: Windowed) -> tuple[Any, int] | None:
+        return store.fetch(key.key, key.window.start)
+
+    return Lookup(get)
+
+
+def keyed_lookup(store: Any) -> Lookup:
+    place, get_at, _ = keyed(store)
+
+    def get(key: Any) -> tuple[Any, int] | None:
+        return get_at(place(key))
+
+    return Lookup(get)
+
+
 def lookup_in(store: Any) -> Lookup:
     """How to look a key up in the store of a table."""
     match store:
         case Versions():
             return versioned_lookup(store)
         case WindowedValues():
-            return Lookup(lambda key: store.fetch(key.key, key.window.start))
+            return windowed_lookup(store)
         case Sessions():
 
             def get(key: Windowed) -> tuple[Any, int] | None:
@@ -141,4 +145,4 @@ def lookup_in(store: Any) -> Lookup:
 
             return Lookup(get)
         case _:
-            return Lookup(keyed(store).get)
+            return keyed_lookup(store)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Generator, Iterable, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -18,6 +19,7 @@ from headrace.runtime.env import Env, Here
 from headrace.runtime.failures import Failures, Handlers
 from headrace.runtime.lookup import Lookups
 from headrace.runtime.operators.edges import Decoded, Inlet, Outlet
+from headrace.runtime.punctuation import NEVER
 from headrace.runtime.serdes import Serdes
 from headrace.serde.named import serde_setting
 from headrace.state.engine import Engine, Version
@@ -67,6 +69,7 @@ class Task:
         self._lookups = Lookups(graph, lambda: env, compiler.buffers.suppress, compiler.transformer)
         self._program = compiler.compile(nodes)
         self._flushers = [env.flushers[store] for store in self.state.specs if store in env.flushers]
+        self._stream_punctuations = self._program.punctuations[Punctuation.STREAM_TIME]
         self._inlets = self._by_topic()
         self._patterns = [node for name in nodes if isinstance(node := graph.nodes[name], n.Source) and node.pattern]
 
@@ -123,48 +126,61 @@ class Task:
                     self._inlets[topic] = self._program.inlets[source.name]
         return topic in self._inlets
 
-    # ------------------------------------------------------------------------------------------------- a batch
-    def run(self, rows: Iterable[Row], *, clock: int, version: Version, tick: bool = True) -> Result:
-        """Processes rows in their order, then what the clock has made due if `tick`; commits the state as `version`."""
-        return self.run_decoded(((row, self.read(row)) for row in rows), clock=clock, version=version, tick=tick)
+    def _find_inlet(self, topic: str) -> Inlet:
+        if not self.reads(topic):
+            raise StreamsError(f"task {self.task_id} has no source for the topic {topic!r}")
+        return self._inlets[topic]
 
-    def run_decoded(
-        self, rows: Iterable[tuple[Row, Decoded | None]], *, clock: int, version: Version, tick: bool
-    ) -> Result:
-        """The same for rows that have been read."""
-        self.here.clock = clock
-        try:
-            for row, decoded in rows:
-                self.process(row, decoded)
-            if tick:
-                self._program.punctuations[Punctuation.WALL_CLOCK].run(clock)
-            return self.end(version)
-        except BaseException:
-            self.state.rollback()
-            raise
+    # ------------------------------------------------------------------------------------------------- a batch
+    def run(self, rows: Iterable[Row], *, clock: int, version: Version) -> Result:
+        """Processes rows in their order, then what the clock has made due; commits the state as `version`."""
+        here, inlets, punctuations = self.here, self._inlets, self._stream_punctuations
+        with self._batch(clock):
+            for row in rows:
+                inlet = inlets.get(row[0]) or self._find_inlet(row[0])
+                here.row, here.order = row, row[7]
+                decoded = inlet.read(row)
+                if decoded is not None:
+                    key, value, timestamp = decoded
+                    if timestamp > here.stream_time:
+                        here.stream_time = timestamp
+                    inlet.emit(key, value, timestamp, row[6])
+                if here.stream_time >= punctuations.due:
+                    punctuations.run(here.stream_time)
+            self._program.punctuations[Punctuation.WALL_CLOCK].run(clock)
+            return self._end(version)
 
     def read(self, row: Row) -> Decoded | None:
         """Decodes a row and finds its timestamp; None if it is left out."""
         self.here.row, self.here.order = row, row[7]
-        if row[0] not in self._inlets and not self.reads(row[0]):
-            raise StreamsError(f"task {self.task_id} has no source for the topic {row[0]!r}")
-        return self._inlets[row[0]].read(row)
+        return self._find_inlet(row[0]).read(row)
 
-    def process(self, row: Row, decoded: Decoded | None) -> None:
-        """Processes one row, then what stream time has made due."""
-        here = self.here
-        if decoded is not None:
-            here.row, here.order = row, row[7]
-            key, value, timestamp = decoded
-            if timestamp > here.stream_time:
-                here.stream_time = timestamp
-            self._inlets[row[0]].emit(key, value, timestamp, row[6])
-        punctuations = self._program.punctuations[Punctuation.STREAM_TIME]
-        due = punctuations.next_time
-        if due is not None and due <= here.stream_time and here.stream_time >= 0:
-            punctuations.run(here.stream_time)
+    def step(self, row: Row | None, decoded: Decoded | None, *, clock: int, version: Version) -> Result:
+        """A batch of one row that has been read, or of none: then what the clock has made due. The test driver's way."""
+        with self._batch(clock):
+            if row is None:
+                self._program.punctuations[Punctuation.WALL_CLOCK].run(clock)
+            elif decoded is not None:
+                self.here.row, self.here.order = row, row[7]
+                key, value, timestamp = decoded
+                self.here.stream_time = max(self.here.stream_time, timestamp)
+                self._find_inlet(row[0]).emit(key, value, timestamp, row[6])
+            if row is not None and self.here.stream_time >= self._stream_punctuations.due:
+                self._stream_punctuations.run(self.here.stream_time)
+            return self._end(version)
 
-    def end(self, version: Version) -> Result:
+    @contextmanager
+    def _batch(self, clock: int) -> Generator[None]:
+        self.here.clock = clock
+        try:
+            yield
+        except BaseException:
+            self.state.rollback()
+            self._outbox.clear()
+            self._dropped.clear()
+            raise
+
+    def _end(self, version: Version) -> Result:
         """Lets out what caches hold, and commits the state."""
         while any([flush() for flush in self._flushers]):
             pass
@@ -178,7 +194,8 @@ class Task:
     @property
     def next_tick(self) -> int | None:
         """When the wall clock makes something due."""
-        return self._program.punctuations[Punctuation.WALL_CLOCK].next_time
+        due = self._program.punctuations[Punctuation.WALL_CLOCK].due
+        return None if due == NEVER else due
 
     def close(self) -> None:
         for user in self._program.users:

@@ -5,16 +5,13 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TypeVar
 
 import lmdb
 
-from headrace.errors import InvalidStateStoreError, StateCorruptedError
+from headrace.errors import InvalidStateStoreError, StateCorruptedError, StreamsError
 from headrace.state.delta import decode_changes, encode_changes
 from headrace.state.engine import Changes, Version, nothing_to_undo
 from headrace.state.long_keys import LONGEST, bucket_of, find, folded, opened, seek
-
-T = TypeVar("T")
 
 FIRST_MAP = 64 * 1024 * 1024  # bytes of address space, not of disk; doubled whenever it is full
 VERSION, UNDO, BOOT = b"version", b"undo", b"boot"  # keys beside the data
@@ -36,12 +33,8 @@ class LmdbEngine:
     def __init__(self, directory: Path | str, *, boot: str | None = None, map_size: int = FIRST_MAP) -> None:
         self.directory = Path(directory)
         self._map_size = map_size
-        boot = boot_id() if boot is None else boot
         self._open()
-        if self._noted(BOOT) != boot.encode():
-            self._discard()
-            self._open()
-            self._in_transaction(lambda txn: txn.put(BOOT, boot.encode(), db=self._notes))
+        self._check_boot((boot_id() if boot is None else boot).encode())
 
     # ------------------------------------------------------------------------------------------------- reading
     @property
@@ -54,7 +47,7 @@ class LmdbEngine:
                 return find(self._read.get(bucket_of(key)), key)
             return self._read.get(key)
         except lmdb.Error as error:
-            raise self._corrupted(error) from error
+            raise self._failure(error) from error
 
     def scan(self, low: bytes, high: bytes | None, *, reverse: bool = False) -> Iterator[tuple[bytes, bytes]]:
         try:
@@ -65,7 +58,7 @@ class LmdbEngine:
                     found = opened(entry, value, low, high)
                     yield from reversed(found) if reverse else found
         except lmdb.Error as error:
-            raise self._corrupted(error) from error
+            raise self._failure(error) from error
 
     def _entries(self, low: bytes, high: bytes | None, *, reverse: bool) -> Iterator[tuple[bytes, bytes]]:
         start = seek(low)
@@ -86,8 +79,6 @@ class LmdbEngine:
     # ------------------------------------------------------------------------------------------------- writing
     def commit(self, changes: Changes, version: Version) -> None:
         def write(txn: lmdb.Transaction[bytes]) -> None:
-            if txn.get(VERSION, db=self._notes) != self._noted(VERSION):
-                raise InvalidStateStoreError(f"another process has written to {self.directory}: open it anew")
             entries = folded(changes, txn.get)
             with txn.cursor() as cursor:
                 before = dict(cursor.getmulti([key for key, _ in entries]))
@@ -123,18 +114,23 @@ class LmdbEngine:
         self._env.close()
 
     def _in_transaction(self, write: Callable[[lmdb.Transaction[bytes]], object]) -> None:
+        expected = self._noted(VERSION)
         try:
             while True:
                 try:
-                    with self._begin(write=True) as txn:
+                    with self._env.begin(db=self._data, write=True) as txn:
+                        if txn.get(VERSION, db=self._notes) != expected:
+                            raise self._overtaken()
                         write(txn)
                     break
                 except lmdb.MapFullError:
                     self._grow()
             self._fill_up()
             self.renew()
+        except lmdb.MapResizedError as error:
+            raise self._overtaken() from error
         except lmdb.Error as error:
-            raise self._corrupted(error) from error
+            raise self._failure(error) from error
 
     def _grow(self) -> None:
         self._read.abort()  # the map can only be changed while there is no transaction
@@ -144,8 +140,8 @@ class LmdbEngine:
 
     # ------------------------------------------------------------------------------------------- the environment
     def _open(self) -> None:
-        self.directory.mkdir(parents=True, exist_ok=True)
         try:
+            self.directory.mkdir(parents=True, exist_ok=True)
             # Without fsync; reads are by key, so reading ahead does not help.
             self._env = lmdb.open(
                 str(self.directory),
@@ -163,22 +159,28 @@ class LmdbEngine:
             self._data, self._notes = self._env.open_db(b"data"), self._env.open_db(b"notes")
             self._start_reading()
         except (lmdb.Error, OSError) as error:
-            raise self._corrupted(error) from error
+            raise self._unreadable(error) from error
 
     def _start_reading(self) -> None:
-        self._read = self._begin(write=False)
+        try:
+            self._read: lmdb.Transaction[bytes] = self._env.begin(db=self._data, write=False)
+        except lmdb.MapResizedError:  # another process has made the map larger
+            self._env.set_mapsize(0)
+            self._read = self._env.begin(db=self._data, write=False)
         noted = self._noted(VERSION)
         self._version = None if noted is None else decode_version(noted)
 
-    def _begin(self, *, write: bool) -> lmdb.Transaction[bytes]:
-        try:
-            return self._env.begin(db=self._data, write=write)
-        except lmdb.MapResizedError:  # another process has made the map larger
-            self._env.set_mapsize(0)
-            return self._env.begin(db=self._data, write=write)
-
     def _noted(self, what: bytes) -> bytes | None:
         return self._read.get(what, db=self._notes)
+
+    def _check_boot(self, boot: bytes) -> None:
+        noted = self._noted(BOOT)
+        if not boot or noted == boot:
+            return
+        if noted is not None or self._version is not None:
+            self._discard()
+            self._open()
+        self._in_transaction(lambda txn: txn.put(BOOT, boot, db=self._notes))
 
     def _discard(self) -> None:
         self.close()
@@ -199,7 +201,17 @@ class LmdbEngine:
             with (self.directory / "data.mdb").open("r+b") as file:
                 file.truncate(size)
 
-    def _corrupted(self, error: Exception) -> StateCorruptedError:
+    def _overtaken(self) -> InvalidStateStoreError:
+        return InvalidStateStoreError(f"another process has written to {self.directory}: call renew() and start anew")
+
+    def _failure(self, error: Exception) -> StreamsError:
+        if isinstance(error, lmdb.DiskError):
+            return InvalidStateStoreError(f"the disk of {self.directory} is full, nothing was written: make room")
+        if type(error) is lmdb.Error:  # the binding's own: an object was used that is closed
+            return InvalidStateStoreError(f"the state in {self.directory} was closed, or the iterator's batch is over")
+        return self._unreadable(error)
+
+    def _unreadable(self, error: Exception) -> StateCorruptedError:
         return StateCorruptedError(
             f"the state in {self.directory} cannot be read ({error}). It is a copy of what the checkpoint holds: "
             "delete the directory, and it is restored"

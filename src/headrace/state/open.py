@@ -89,7 +89,8 @@ class Rooms:
         return self._home.cell(f"store {self._spec.name}/{what}", default, logged=self._spec.logging)
 
     def timeline(self, retention: int) -> Timeline:
-        return Timeline(self.second("times", Codec(bytes, bytes, share=True)), self.cell("clock", -1), retention)
+        table, clock = self.second("times", Codec(bytes, bytes, share=True)), self.cell("clock", -1)
+        return Timeline(table, clock, retention, lingers=self._hold)
 
 
 def open_store(spec: StoreSpec, home: Home, settings: Settings) -> Part | None:

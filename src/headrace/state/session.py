@@ -86,7 +86,7 @@ class Sessions:
     def fetch_session(self, key: Any, start: int, end: int) -> Any:
         if key is None:
             refuse_null_key(self.name, "fetch_session")
-        if end <= self._clock.value - self._retention:
+        if end <= self._times.hidden:
             return None
         return self.table.get(encode_session(self._encode(key), start, end))
 
@@ -125,7 +125,7 @@ class Sessions:
         return self.table.committed(self.key_bytes(session))
 
     def _find(self, key: Any, earliest_end: int, latest_start: int, *, reverse: bool) -> Iterator[tuple[Windowed, Any]]:
-        first = max(earliest_end, self._clock.value - self._retention + 1)
+        first = max(earliest_end, self._times.hidden + 1)
         if first > LAST:
             return iter(())
         low, high = windows_between(self._encode(key), first, LAST)
@@ -133,12 +133,12 @@ class Sessions:
         return found if self._segment is not None else _ties_turned(found)
 
     def _visible(self, entries: Iterator[tuple[bytes, Any]], latest_start: int) -> Iterator[tuple[Windowed, Any]]:
-        expired = self._clock.value - self._retention
+        hidden = self._times.hidden
         found = ((*decode_session(place), value) for place, value in entries)
         return (
             (self._windowed(key, start, end), value)
             for key, start, end, value in found
-            if end > expired and start <= latest_start
+            if end > hidden and start <= latest_start
         )
 
     def _windowed(self, key: bytes, start: int, end: int) -> Windowed:

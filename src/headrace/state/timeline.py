@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator
 from itertools import islice
 
@@ -13,15 +14,28 @@ from headrace.state.table import Table
 # batches: each removes this many entries, and twice as many as it adds.
 AT_MOST = 10_000
 
+# With caching, Kafka Streams shows what has expired as long as it is in its cache. Here that is as long as it is among this
+# many entries, so that a restart makes no difference.
+LINGERING = 10_000
+
 
 class Timeline:
-    """An index whose entries begin with a time; the store's clock is the largest time that was put."""
+    """An index whose entries begin with a time; the store's clock is the largest time that was put.
 
-    def __init__(self, table: Table, clock: Cell, retention: int) -> None:
+    `lingers`: the last ones to expire are still shown.
+    """
+
+    def __init__(self, table: Table, clock: Cell, retention: int, *, lingers: bool = False) -> None:
         self.table, self.clock, self._retention = table, clock, retention
         self._held = LAST
         self._settled = FIRST  # up to here nothing is left to remove
+        self._lingering: deque[bytes] | None = deque() if lingers else None
         self.has = table.has
+
+    @property
+    def hidden(self) -> int:
+        """What has this time or an earlier one is not shown."""
+        return FIRST if self._lingering is not None else self.clock.value - self._retention
 
     def add(self, place: bytes, time: int) -> None:
         self.table.put(place, b"")
@@ -44,6 +58,8 @@ class Timeline:
     def rolled_back(self) -> None:
         """What was removed is there again, and what was waited for is still: hold all back until it is said anew."""
         self._settled = FIRST
+        if self._lingering is not None:
+            self._lingering.clear()
         if self._held != LAST:
             self._held = FIRST
 
@@ -53,9 +69,18 @@ class Timeline:
         if last <= self._settled:
             return []
         limit = AT_MOST + 2 * self.table.touched
-        places = list(islice(self.between(FIRST, last), limit))
+        if self._lingering is None:
+            places = list(islice(self.between(FIRST, last), limit))
+        else:
+            places = self._too_many(self._lingering, last, limit)
         if len(places) < limit:
             self._settled = last
         for place in places:
             self.remove(place)
         return places
+
+    def _too_many(self, lingering: deque[bytes], last: int, limit: int) -> list[bytes]:
+        if self._settled == FIRST:
+            lingering.clear()  # all of them are found anew
+        lingering.extend(self.between(self._settled + 1, last))
+        return [lingering.popleft() for _ in range(min(limit, len(lingering) - LINGERING))]

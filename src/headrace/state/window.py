@@ -109,7 +109,7 @@ class WindowedValues:
             refuse_null_key(self.name, "fetch")
         if last is not None:
             return self._fetch(key, first, last, reverse=False)
-        if first <= self._clock.value - self._retention or (self._kind.retain_duplicates and self._segment is None):
+        if first <= self._times.hidden or (self._kind.retain_duplicates and self._segment is None):
             return None  # as in Kafka: of duplicates in memory none is the value of its window
         return self.table.get(self.key_bytes(key, first))
 
@@ -142,14 +142,14 @@ class WindowedValues:
         return self.table.committed(self.key_bytes(key, start))
 
     def _fetch(self, key: Any, first: int, last: int, *, reverse: bool) -> Iterator[tuple[int, Any]]:
-        first, last = max(first, self._clock.value - self._retention + 1), min(last, LAST)
+        first, last = max(first, self._times.hidden + 1), min(last, LAST)
         if last < first:
             return iter(())
         entries = self.table.scan(*windows_between(self._encode(key), first, last), reverse=reverse)
         return ((self._place(place)[1], value) for place, value in entries)
 
     def _between(self, first: int, last: int, *, reverse: bool) -> Iterator[tuple[Windowed, Any]]:
-        first = max(first, self._clock.value - self._retention + 1)
+        first = max(first, self._times.hidden + 1)
         entries = ((*self._place(place), value) for place, value in self.table.scan(reverse=reverse))
         return ((self._windowed(key, start), value) for key, start, value in entries if first <= start <= last)
 

@@ -28,7 +28,9 @@ class Assembly:
     def add_source(self, source: Source) -> None:
         validate.name_is_new(source.name, self.nodes)
         if source.pattern is not None:
-            validate.pattern_is_apart(source.pattern, (s for s in self.sources() if s.name not in self.global_stores.values()))
+            validate.pattern_is_apart(
+                source.pattern, (s for s in self.sources() if s.name not in self.global_stores.values())
+            )
         else:
             validate.topics_given(source.name, source.topics)
             for index, topic in enumerate(source.topics):

@@ -23,8 +23,8 @@ class Topology:
     >>> class Forward:
     ...     def init(self, context): self.context = context
     ...     def process(self, record): self.context.forward(record)
-    >>> topology = Topology().add_source("in", "lines").add_processor("copy", Forward, "in").add_sink("out", "copies", "copy")
-    >>> print(topology.describe())
+    >>> topology = Topology().add_source("in", "lines").add_processor("copy", Forward, "in")
+    >>> print(topology.add_sink("out", "copies", "copy").describe())
     Topologies:
        Sub-topology: 0
         Source: in (topics: [lines])
@@ -166,4 +166,4 @@ def stores_of(supplier: Callable[[], Any]) -> tuple[StoreSpec, ...]:
     brought: object = getattr(supplier, "stores", ())
     if not isinstance(brought, list | tuple | set | frozenset):
         return ()
-    return tuple(spec for spec in cast(Iterable[object], brought) if isinstance(spec, StoreSpec))
+    return tuple(spec for spec in cast("Iterable[object]", brought) if isinstance(spec, StoreSpec))

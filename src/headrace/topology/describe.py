@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from types import BuiltinFunctionType, FunctionType, MethodType
 from typing import Any
 
 from headrace.topology.graph import Graph
@@ -63,7 +64,9 @@ class TopologyDescription:
 
 
 def describe(graph: Graph) -> TopologyDescription:
-    return TopologyDescription(tuple(described_group(graph, number, group) for number, group in enumerate(graph.groups)))
+    return TopologyDescription(
+        tuple(described_group(graph, number, group) for number, group in enumerate(graph.groups))
+    )
 
 
 def described_group(graph: Graph, number: int, group: tuple[str, ...]) -> Subtopology:
@@ -79,22 +82,25 @@ def described_group(graph: Graph, number: int, group: tuple[str, ...]) -> Subtop
 def described_node(graph: Graph, name: str, links: Links) -> DescribedNode:
     node = graph.nodes[name]
     kind = type(node).__name__ if isinstance(node, Source | Sink) else "Processor"
-    return DescribedNode(kind, name, details(node, graph), tuple(links.successors[name]), tuple(links.predecessors[name]))
+    return DescribedNode(
+        kind, name, details(node, graph), tuple(links.successors[name]), tuple(links.predecessors[name])
+    )
 
 
 def details(node: Node, graph: Graph) -> str:
     match node:
-        case Source(pattern=None):
-            return f"topics: {listed(node.topics)}"
-        case Source(pattern=pattern):
-            return f"topics: {pattern.pattern}"
-        case Sink(topic=str(topic)):
-            return f"topic: {topic}"
-        case Sink(topic=extractor):
-            named = extractor if hasattr(extractor, "__qualname__") else type(extractor)
-            return f"extractor class: {named.__module__}.{named.__qualname__}"
+        case Source():
+            return f"topics: {listed(node.topics) if node.pattern is None else node.pattern.pattern}"
+        case Sink():
+            return f"topic: {node.topic}" if isinstance(node.topic, str) else f"extractor class: {path(node.topic)}"
         case _:
             return f"stores: {listed(hash_order(graph.node_stores[node.name]))}"
+
+
+def path(f: object) -> str:
+    """Where a function, or the class of a callable object, is defined."""
+    named = f if isinstance(f, FunctionType | MethodType | BuiltinFunctionType | type) else type(f)
+    return f"{named.__module__}.{named.__qualname__}"
 
 
 def listed(names: Iterable[str]) -> str:
@@ -132,7 +138,13 @@ class Links:
 
 def as_dict(subtopology: Subtopology) -> dict[str, Any]:
     nodes = [
-        {"kind": node.kind, "name": node.name, "details": node.details, "to": [*node.successors], "from": [*node.predecessors]}
+        {
+            "kind": node.kind,
+            "name": node.name,
+            "details": node.details,
+            "to": [*node.successors],
+            "from": [*node.predecessors],
+        }
         for node in subtopology.nodes
     ]
     return {"id": subtopology.number, "global": subtopology.is_global, "nodes": nodes}

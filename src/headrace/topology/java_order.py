@@ -100,17 +100,15 @@ class Tree:
                 leaf = top
                 continue
             if leaf is (parent.right if on_left else parent.left):
-                self._rotate(parent, to_left=on_left)
+                self._rotate(parent, leaf, to_left=on_left)
                 leaf, parent = parent, leaf
             parent.red, top.red = False, True
-            self._rotate(top, to_left=not on_left)
-        assert self._root is not None
-        self._root.red = False
+            self._rotate(top, parent, to_left=not on_left)
+        if self._root is not None:
+            self._root.red = False
 
-    def _rotate(self, leaf: _Leaf, *, to_left: bool) -> None:
+    def _rotate(self, leaf: _Leaf, child: _Leaf, *, to_left: bool) -> None:
         """A child takes the place of the leaf, which goes down to the side."""
-        child = leaf.right if to_left else leaf.left
-        assert child is not None
         inner = child.left if to_left else child.right
         if to_left:
             leaf.right, child.left = inner, leaf

@@ -1,8 +1,8 @@
 """Every kind of node, as data; what a node does is in `runtime/operators`.
 
-A stream node passes plain values on. A table node passes changes on: `(new, old, is_latest)`, where the old value is there
-only if `send_old` (somebody below subtracts it). A table node with a `store` keeps its values there; one without can still
-be looked up, by way of its parents' values.
+A stream node passes plain values on. A table node passes changes on: `(new, old, is_latest)`, where the old value is
+there only if `send_old` (somebody below subtracts it). A table node with a `store` keeps its values there; one without
+can still be looked up, by way of its parents' values.
 """
 
 from __future__ import annotations

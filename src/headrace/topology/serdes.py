@@ -1,7 +1,7 @@
 """Serdes that are known only in part while a topology is built.
 
-The defaults of the configuration are not known yet, so a serde that wraps another one is noted down as what it is to be;
-the runtime makes the real serde. None inside means: the default.
+The defaults of the configuration are not known yet, so a serde that wraps another one is noted down as what it is to
+be; the runtime makes the real serde. None inside means: the default.
 """
 
 from __future__ import annotations

@@ -24,9 +24,13 @@ def parents_exist(name: str, parents: tuple[str, ...], nodes: Mapping[str, Node]
         if parent == name:
             raise TopologyError(f"{name!r} is its own parent: a topology has no circles")
         if parent not in nodes:
-            raise TopologyError(f"the parent {parent!r} of {name!r} is unknown: add it first (there are: {', '.join(nodes) or 'none'})")
+            raise TopologyError(
+                f"the parent {parent!r} of {name!r} is unknown: add it first (there are: {', '.join(nodes) or 'none'})"
+            )
         if isinstance(nodes[parent], Sink):
-            raise TopologyError(f"the parent {parent!r} of {name!r} is a sink, nothing comes after it: read its topic with a source")
+            raise TopologyError(
+                f"the parent {parent!r} of {name!r} is a sink, nothing comes after it: read its topic with a source"
+            )
 
 
 def topics_given(name: str, topics: tuple[str, ...]) -> None:
@@ -38,12 +42,13 @@ def topic_is_unread(topic: str, sources: Iterable[Source]) -> None:
     for source in sources:
         if topic in source.topics:
             raise TopologyError(
-                f"the topic {topic!r} is read by {source.name!r} already: read it once and use the stream or table twice, "
-                "or give both streams the same list of topics"
+                f"the topic {topic!r} is read by {source.name!r} already: read it once and use the stream or table "
+                "twice, or give both streams the same list of topics"
             )
         if source.pattern is not None and source.pattern.fullmatch(topic):
             raise TopologyError(
-                f"the topic {topic!r} matches the pattern {source.pattern.pattern!r} of {source.name!r}: narrow the pattern"
+                f"the topic {topic!r} matches the pattern {source.pattern.pattern!r} of {source.name!r}: "
+                "narrow the pattern"
             )
 
 
@@ -51,7 +56,10 @@ def pattern_is_apart(pattern: re.Pattern[str], sources: Iterable[Source]) -> Non
     for source in sources:
         for topic in source.topics:
             if pattern.fullmatch(topic):
-                raise TopologyError(f"the pattern {pattern.pattern!r} matches {topic!r}, which {source.name!r} reads: narrow the pattern")
+                raise TopologyError(
+                    f"the pattern {pattern.pattern!r} matches {topic!r}, which {source.name!r} reads: "
+                    "narrow the pattern"
+                )
 
 
 def store_is_new(spec: StoreSpec, stores: Mapping[str, StoreSpec], global_stores: Mapping[str, str]) -> None:
@@ -69,7 +77,9 @@ def global_store_is_new(spec: StoreSpec, stores: Mapping[str, StoreSpec]) -> Non
 
 def global_names_differ(source: str, processor: str) -> None:
     if source == processor:
-        raise TopologyError(f"the source and the processor of a global store are both named {source!r}: name them apart")
+        raise TopologyError(
+            f"the source and the processor of a global store are both named {source!r}: name them apart"
+        )
 
 
 def stores_given(name: str, stores: tuple[str, ...]) -> None:
@@ -87,7 +97,9 @@ def can_be_connected(
     if name not in nodes:
         raise TopologyError(f"the store {store!r} is for {name!r}, which is not there: add the processor first")
     if isinstance(nodes[name], Source | Sink):
-        raise TopologyError(f"{name!r} is a source or a sink and cannot have the store {store!r}: connect it to a processor")
+        raise TopologyError(
+            f"{name!r} is a source or a sink and cannot have the store {store!r}: connect it to a processor"
+        )
 
 
 def makes_new_ones(supplier: Callable[[], Any], name: str) -> None:
@@ -112,4 +124,6 @@ def partitions_agree(
         asked = {t: internal[t].partitions for t in sorted(topics) if t in internal and internal[t].partitions}
         if asked.keys() == topics and len(set(asked.values())) > 1:
             counts = ", ".join(f"{topic}: {count}" for topic, count in asked.items())
-            raise TopologyError(f"records of these topics meet, so they need equally many partitions ({counts}): use one number")
+            raise TopologyError(
+                f"records of these topics meet, so they need equally many partitions ({counts}): use one number"
+            )

@@ -12,7 +12,7 @@ from headrace.topology.nodes import StreamAggregate, StreamReduce
 
 
 def aggregate(node: StreamAggregate, env: Env, emit: Emit) -> Emit:
-    get, put = keyed(env.store(node.store))
+    place_of, get, put = keyed(env.store(node.store))
     forward = forwarder(node.store, env, emit, send_old=node.send_old)
     initialize, add, drop = node.initialize, node.add, env.drop
 
@@ -20,7 +20,8 @@ def aggregate(node: StreamAggregate, env: Env, emit: Emit) -> Emit:
         if key is None or value is None:
             drop("null key or value")
             return
-        before = get(key)
+        place = place_of(key)
+        before = get(place)
         if before is None:
             old = initialize()
         else:
@@ -28,15 +29,15 @@ def aggregate(node: StreamAggregate, env: Env, emit: Emit) -> Emit:
             if before[1] > timestamp:
                 timestamp = before[1]
         new = add(key, value, old)
-        latest = put(key, new, timestamp)
+        latest = put(place, new, timestamp)
         if latest is not None:
-            forward(key, new, old, timestamp, headers, latest)
+            forward(place, key, new, old, timestamp, headers, latest)
 
     return run
 
 
 def reduce(node: StreamReduce, env: Env, emit: Emit) -> Emit:
-    get, put = keyed(env.store(node.store))
+    place_of, get, put = keyed(env.store(node.store))
     forward = forwarder(node.store, env, emit, send_old=node.send_old)
     add, drop = node.add, env.drop
 
@@ -44,7 +45,8 @@ def reduce(node: StreamReduce, env: Env, emit: Emit) -> Emit:
         if key is None or value is None:
             drop("null key or value")
             return
-        before = get(key)
+        place = place_of(key)
+        before = get(place)
         if before is None:
             old, new = None, value
         else:
@@ -52,8 +54,8 @@ def reduce(node: StreamReduce, env: Env, emit: Emit) -> Emit:
             new = add(old, value)
             if before[1] > timestamp:
                 timestamp = before[1]
-        latest = put(key, new, timestamp)
+        latest = put(place, new, timestamp)
         if latest is not None:
-            forward(key, new, old, timestamp, headers, latest)
+            forward(place, key, new, old, timestamp, headers, latest)
 
     return run

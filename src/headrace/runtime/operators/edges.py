@@ -30,37 +30,27 @@ class Inlet(NamedTuple):
 def inlet(node: Source, key: Serde, value: Serde, extract: TimestampExtractor, env: Env, failures: Failures, emit: Emit) -> Inlet:
     decode_key, decode_value, name = key.decode, value.decode, node.name
 
-    def decode(row: Row) -> tuple[Any, Any] | None:
+    def decode(row: Row) -> Decoded | None:
         raw_key, raw_value, part = row[3], row[4], "key"
         try:
             key = None if raw_key is None else decode_key(raw_key)
             part = "value"
-            return key, None if raw_value is None else decode_value(raw_value)
+            return key, None if raw_value is None else decode_value(raw_value), row[5]
         except Exception as error:  # noqa: BLE001 -- a serde of the user's may raise anything
             failures.deserialization(name, part, error)
             return None
 
-    read = read_as_stamped(decode) if extract is RECORD else read_and_extract(name, decode, extract, env)
-    return Inlet(name, read, emit)
-
-
-def read_as_stamped(decode: Callable[[Row], tuple[Any, Any] | None]) -> Callable[[Row], Decoded | None]:
-    """The record's own timestamp: no record object is made for it."""
-
     def read(row: Row) -> Decoded | None:
         decoded = decode(row)
-        if decoded is None:
-            return None
-        timestamp = row[5]
-        if timestamp < 0:
-            timestamp = RECORD(Record(*decoded, timestamp, row[6]), -1)
-        return decoded[0], decoded[1], timestamp
+        if decoded is not None and decoded[2] < 0:
+            RECORD(Record(*decoded, row[6]), -1)  # refuses it
+        return decoded
 
-    return read
+    return Inlet(name, read if extract is RECORD else read_and_extract(name, decode, extract, env), emit)
 
 
 def read_and_extract(
-    name: str, decode: Callable[[Row], tuple[Any, Any] | None], extract: TimestampExtractor, env: Env
+    name: str, decode: Callable[[Row], Decoded | None], extract: TimestampExtractor, env: Env
 ) -> Callable[[Row], Decoded | None]:
     """What the extractor says; it is told the largest timestamp that the row's partition had so far."""
     bound = extract.bound(env.here) if isinstance(extract, Extractor) else extract
@@ -72,7 +62,7 @@ def read_and_extract(
             return None
         partition_time = cell(f"{name}/{row[0]}/{row[1]}/time", -1)
         try:
-            timestamp = bound(Record(*decoded, row[5], row[6]), partition_time.value)
+            timestamp = bound(Record(*decoded, row[6]), partition_time.value)
         except StreamsError:
             raise
         except Exception as error:

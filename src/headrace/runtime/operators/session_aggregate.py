@@ -46,7 +46,7 @@ def session_aggregate(node: SessionAggregate, env: Env, emit: Emit) -> Emit:
             merged = Windowed(key, Window(start, end))
             store.put(merged, aggregate)
             if forward is not None:
-                forward(merged, aggregate, None, end, headers if keep_headers else (), True)
+                forward(store.key_bytes(merged), merged, aggregate, None, end, headers if keep_headers else (), True)
         if close is not None:
             close(close_time, headers)
 
@@ -54,7 +54,7 @@ def session_aggregate(node: SessionAggregate, env: Env, emit: Emit) -> Emit:
         for session, part in sessions:
             store.remove(session)
             if forward is not None:
-                forward(session, None, part, session.window.end, headers if keep_headers else (), True)
+                forward(store.key_bytes(session), session, None, part, session.window.end, headers if keep_headers else (), True)
 
     return run
 

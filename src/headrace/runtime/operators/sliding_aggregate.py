@@ -124,7 +124,7 @@ class Sliding:
     def pass_on(self, key: Any, start: int, old: Any, new: Aggregated, headers: Headers) -> None:
         if self.forward is not None:
             windowed = Windowed(key, Window(start, start + self.difference))
-            self.forward(windowed, new[0], old, new[1], headers, True)
+            self.forward(self.store.key_bytes(key, start), windowed, new[0], old, new[1], headers, True)
 
 
 def sliding_aggregate(node: SlidingAggregate, env: Env, emit: Emit) -> Emit:

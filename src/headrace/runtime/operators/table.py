@@ -32,17 +32,18 @@ def source(node: TableSource, env: Env, emit: Emit) -> Emit:
                 emit(key, (value, None, True), timestamp, headers)
 
         return pass_on
-    get, put = keyed(env.store(node.store))
+    place_of, get, put = keyed(env.store(node.store))
     forward = forwarder(node.store, env, emit, send_old=node.send_old)
 
     def run(key: Any, value: Any, timestamp: int, headers: Headers) -> None:
         if key is None:
             drop("null key")
             return
-        before = get(key)
-        latest = put(key, value, timestamp)
+        place = place_of(key)
+        before = get(place)
+        latest = put(place, value, timestamp)
         if latest is not None:
-            forward(key, value, before and before[0], timestamp, headers, latest)
+            forward(place, key, value, before and before[0], timestamp, headers, latest)
 
     return run
 
@@ -68,18 +69,19 @@ def derived(node: TableFilter | TableMapValues, value_of: Callable[[Any, Any], A
                 emit(key, (new, old, value[2]), timestamp, headers)
 
         return compute
-    get, put = keyed(env.store(node.store))
+    place_of, get, put = keyed(env.store(node.store))
     forward = forwarder(node.store, env, emit, send_old=send_old)
 
     def run(key: Any, value: Change, timestamp: int, headers: Headers) -> None:
         new = value_of(key, value[0])
-        before = get(key) if send_old else None
+        place = place_of(key)
+        before = get(place) if send_old else None
         old = before and before[0]
         if quiet and new is None and old is None:
             return
-        latest = put(key, new, timestamp)
+        latest = put(place, new, timestamp)
         if latest is not None:
-            forward(key, new, old, timestamp, headers, latest)
+            forward(place, key, new, old, timestamp, headers, latest)
 
     return run
 
@@ -103,15 +105,16 @@ def transform_values(node: TableTransformValues, transform: Callable[[Any, Any],
             emit(key, (new, transform(key, value[1]) if send_old else None, value[2]), timestamp, headers)
 
         return compute
-    get, put = keyed(env.store(node.store))
+    place_of, get, put = keyed(env.store(node.store))
     forward = forwarder(node.store, env, emit, send_old=send_old)
 
     def run(key: Any, value: Change, timestamp: int, headers: Headers) -> None:
         new = transform(key, value[0])
-        before = get(key) if send_old else None
-        latest = put(key, new, timestamp)
+        place = place_of(key)
+        before = get(place) if send_old else None
+        latest = put(place, new, timestamp)
         if latest is not None:
-            forward(key, new, before and before[0], timestamp, headers, latest)
+            forward(place, key, new, before and before[0], timestamp, headers, latest)
 
     return run
 
@@ -175,13 +178,14 @@ def changed_aggregate(
     emit: Emit,
 ) -> Emit:
     """Takes the old value out of the aggregate and puts the new one in."""
-    get, put = keyed(env.store(node.store))
+    place_of, get, put = keyed(env.store(node.store))
     forward = forwarder(node.store, env, emit, send_old=node.send_old)
 
     def run(key: Any, value: Change, timestamp: int, headers: Headers) -> None:
         if key is None:
             raise StreamsError(f"{node.name}: the group key is null; let group_by select one, or filter the record out")
-        before = get(key)
+        place = place_of(key)
+        before = get(place)
         old = before and before[0]
         aggregate = old
         if value[1] is not None and old is not None:
@@ -190,8 +194,8 @@ def changed_aggregate(
             aggregate = first(key, value[0]) if aggregate is None else add(key, value[0], aggregate)
         if before is not None and (value[0] is not None or value[1] is not None):
             timestamp = max(timestamp, before[1])
-        latest = put(key, aggregate, timestamp)
+        latest = put(place, aggregate, timestamp)
         if latest is not None:
-            forward(key, aggregate, old, timestamp, headers, latest)
+            forward(place, key, aggregate, old, timestamp, headers, latest)
 
     return run

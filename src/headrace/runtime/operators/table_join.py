@@ -146,12 +146,13 @@ def merge(node: TableJoinMerge, env: Env, emit: Emit) -> Emit:
             emit(key, value if send_old else (value[0], None, value[2]), timestamp, headers)
 
         return pass_on
-    _, put = keyed(env.store(node.store))
+    place_of, _, put = keyed(env.store(node.store))
     forward = forwarder(node.store, env, emit, send_old=send_old)
 
     def run(key: Any, value: Change, timestamp: int, headers: Headers) -> None:
-        latest = put(key, value[0], timestamp)
+        place = place_of(key)
+        latest = put(place, value[0], timestamp)
         if latest is not None:
-            forward(key, value[0], value[1], timestamp, headers, latest)
+            forward(place, key, value[0], value[1], timestamp, headers, latest)
 
     return run

@@ -17,7 +17,7 @@ from headrace.topology.nodes import WindowAggregate
 
 def window_aggregate(node: WindowAggregate, env: Env, emit: Emit) -> Emit:
     store: WindowedValues = env.store(node.store)
-    fetch, put = store.fetch, store.put
+    fetch, put, place_of = store.fetch, store.put, store.key_bytes
     forward = None if node.on_close else forwarder(node.store, env, emit, send_old=node.send_old)
     close = emit_closed(node, env, store, emit) if node.on_close else None
     windows_for, grace = node.windows.windows_for, node.windows.grace
@@ -46,7 +46,7 @@ def window_aggregate(node: WindowAggregate, env: Env, emit: Emit) -> Emit:
             new = add(key, value, old)
             put(key, None if new is None else stamped((new, time)), start)
             if forward is not None:
-                forward(Windowed(key, window), new, old, time, headers, True)
+                forward(place_of(key, start), Windowed(key, window), new, old, time, headers, True)
         if close is not None:
             close(close_time, headers)
 
