@@ -34,7 +34,9 @@ def test_a_bounded_buffer_emits_early_unless_told_otherwise():
     assert Buffer.max_records(5).emit_early
     assert not Buffer.max_bytes(5).shut_down_when_full().emit_early
     assert not Buffer.unbounded().emit_early
-    assert Buffer.unbounded().with_max_records(3).with_max_bytes(4).emit_early_when_full() == Buffer(3, 4, emit_early=True)
+    assert Buffer.unbounded().with_max_records(3).with_max_bytes(4).emit_early_when_full() == Buffer(
+        3, 4, emit_early=True
+    )
     assert Buffer.max_records(5).with_no_bound() == Buffer.unbounded()
     assert not Buffer.unbounded().without_logging().logging
 
@@ -45,7 +47,9 @@ def test_a_buffer_has_no_negative_size():
 
 
 def test_a_final_result_cannot_come_early():
-    with pytest.raises(ValueError, match=r"cannot come out early: use Buffer\.unbounded\(\) or shut_down_when_full\(\)"):
+    with pytest.raises(
+        ValueError, match=r"cannot come out early: use Buffer\.unbounded\(\) or shut_down_when_full\(\)"
+    ):
         Suppressed.until_window_closes(Buffer.max_records(5))
 
 

@@ -2,6 +2,7 @@
 
 import tempfile
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import strategies as st
@@ -26,7 +27,7 @@ class EngineMachine(RuleBasedStateMachine):
         self.engine = self.open()
         self.model: dict[bytes, bytes] = {}
         self.version: Version | None = None
-        self.before = None
+        self.before: Any = None
 
     def open(self):
         return MemoryEngine() if self.kind == "memory" else LmdbEngine(Path(self.directory.name), map_size=1 << 16)

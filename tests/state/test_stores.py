@@ -98,7 +98,7 @@ def test_no_key_is_an_error_of_a_key_value_store(spec):
     for method, *args in (("get",), ("put", "v"), ("put_if_absent", "v"), ("delete",), ("prefix_scan",)):
         with pytest.raises(TypeError, match=f"^{method} of store 's' was given None as a key"):
             getattr(store, method)(None, *args)
-    with pytest.raises(TypeError, match="^put_all of store 's'"):
+    with pytest.raises(TypeError, match="put_all of store 's' was given None"):
         store.put_all([("a", "v"), (None, "v")])
     assert list(store.all()) == []
     store.put_all([("b", "1"), ("a", "2"), ("b", None)])

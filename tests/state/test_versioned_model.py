@@ -6,14 +6,14 @@ from itertools import pairwise
 import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import rule
-from tests.state.harness import ENGINES, LIST, StoreMachine, keys, machine, run_machine, texts
+from tests.state.harness import ENGINES, LIST, StoreMachine, few_keys, machine, run_machine, texts
 
 from headrace.serde import STRING
 from headrace.state.spec import StoreSpec, VersionedKind
 from headrace.state.versioned import LATEST, NOT_PUT
 
 HISTORY, SEGMENT = 6_000, 2_000
-times = st.sampled_from([0, 1, 2, 1_999, 2_000, 2_001, 3_000, 5_999, 6_000, 6_001, 9_000, 12_345, 20_000])
+times = st.sampled_from([0, 1, 2, 1_999, 2_000, 3_000, 6_000, 6_001, 9_000, 12_345])
 
 
 @dataclass
@@ -55,7 +55,7 @@ class VersionedMachine(StoreMachine):
         assert record is None or record.valid_to is None
         return None if record is None else (self.text(record.value), record.timestamp)
 
-    @rule(key=keys, value=st.none() | texts, timestamp=times)
+    @rule(key=few_keys, value=st.none() | texts, timestamp=times)
     def put(self, key, value, timestamp):
         if value is None and (self.model.latest(key) or (None, None))[1] == timestamp:
             return  # Kafka may forget such a deletion; what it does exactly is in test_against_kafka
@@ -65,7 +65,7 @@ class VersionedMachine(StoreMachine):
         self.gone()
         assert self.drops - drops == (expected == NOT_PUT)
 
-    @rule(key=keys, timestamp=times)
+    @rule(key=few_keys, timestamp=times)
     def delete(self, key, timestamp):
         if (self.model.latest(key) or (None, None))[1] == timestamp:
             return
@@ -73,18 +73,18 @@ class VersionedMachine(StoreMachine):
         expected = None if self.model.put(key, None, timestamp) == NOT_PUT else old
         assert self.pair(self.store.delete(key, timestamp)) == expected
 
-    @rule(key=keys)
+    @rule(key=few_keys)
     def get(self, key):
         assert self.pair(self.store.get(key)) == self.model.latest(key)
 
-    @rule(key=keys, as_of=times)
+    @rule(key=few_keys, as_of=times)
     def get_as_of(self, key, as_of):
         expected = self.model.at(key, as_of)
         if as_of < self.model.clock - HISTORY and expected != self.model.latest(key):
             expected = None
         assert self.pair(self.store.get(key, as_of)) == expected
 
-    @rule(key=keys, first=times, last=times)
+    @rule(key=few_keys, first=times, last=times)
     def history(self, key, first, last):
         horizon = self.model.clock - HISTORY
         expected = [

@@ -5,14 +5,14 @@ from dataclasses import dataclass, field
 import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import rule
-from tests.state.harness import ENGINES, LIST, StoreMachine, keys, machine, run_machine, texts
+from tests.state.harness import ENGINES, LIST, StoreMachine, few_keys, machine, run_machine, texts
 
 from headrace.serde import STRING
 from headrace.state.spec import StoreSpec, WindowKind
 
 SIZE, RETENTION = 10, 100_000
 SEGMENT = 60_000
-times = st.sampled_from([0, 1, 2, 59_999, 60_000, 99_999, 100_000, 100_001, 150_000, 160_001, 240_000, 300_000])
+times = st.sampled_from([0, 1, 59_999, 60_000, 100_000, 100_001, 160_001, 240_000])
 
 
 @dataclass
@@ -20,35 +20,40 @@ class Model:
     """`entries`: (key bytes, start, arrival) → value, until it is deleted; expired ones too."""
 
     clock: int = -1
+    lingers: bool = False  # with caching, what has expired is still shown
     arrivals: int = 0
     drops: int = 0
+    held: int = 0  # windows from here on are waited for
     entries: dict[tuple[bytes, int, int], str] = field(default_factory=dict)
+
+    @property
+    def hidden(self):
+        return -1 if self.lingers else self.clock - RETENTION
 
     def visible(self, first=0, last=10**12):
         return [
             (key.decode(), start, value)
             for (key, start, _), value in sorted(self.entries.items())
-            if max(first, self.clock - RETENTION + 1) <= start <= last
+            if max(first, self.hidden + 1) <= start <= last
         ]
 
 
 class WindowMachine(StoreMachine):
     spec = StoreSpec("windows", WindowKind(RETENTION, SIZE), STRING)
-    held = None
 
     def new_model(self):
-        return Model()
+        return Model(lingers=self.caching)
 
     @property
     def duplicates(self):
-        return self.spec.kind.retain_duplicates
+        return isinstance(self.spec.kind, WindowKind) and self.spec.kind.retain_duplicates
 
     def rows(self, entries):
         rows = [(*key, value) for key, value in entries]
         assert all(window.end == window.start + SIZE for _, window, _ in rows)
         return [(key, window.start, self.text(value)) for key, window, value in rows]
 
-    @rule(key=keys, value=st.none() | texts, start=times)
+    @rule(key=few_keys, value=st.none() | texts, start=times)
     def put(self, key, value, start):
         drops = self.drops
         self.store.put(key, self.given(value), start)
@@ -71,14 +76,14 @@ class WindowMachine(StoreMachine):
         elif not self.duplicates:
             model.entries.pop((key, start, 0), None)
 
-    @rule(key=keys, first=times, last=times)
+    @rule(key=few_keys, first=times, last=times)
     def fetch(self, key, first, last):
         expected = [(start, value) for k, start, value in self.model.visible(first, last) if k == key]
         assert [(start, self.text(value)) for start, value in self.store.fetch(key, first, last)] == expected
         backward = [(start, self.text(value)) for start, value in self.store.backward_fetch(key, first, last)]
         assert backward == expected[::-1]
 
-    @rule(key=keys, start=times)
+    @rule(key=few_keys, start=times)
     def fetch_one(self, key, start):
         if not self.duplicates:
             expected = [value for k, at, value in self.model.visible(start, start) if k == key]
@@ -87,8 +92,7 @@ class WindowMachine(StoreMachine):
 
     def committed_value(self, key, start):
         found = self.saved.entries.get((key.encode(), start, 0))
-        expired = start <= self.saved.clock - RETENTION and (self.held is None or start < self.held)
-        return None if expired else found
+        return None if start <= self.saved.hidden else found
 
     @rule(first=times, last=times)
     def fetch_all(self, first, last):
@@ -103,13 +107,12 @@ class WindowMachine(StoreMachine):
     @rule(first=times, last=times)
     def by_time(self, first, last):
         expected = sorted(self.model.visible(first, last), key=lambda row: (row[1], row[0].encode()))
-        bound = self.model.clock - RETENTION
-        assert [row for row in self.rows(self.store.by_time(first, last)) if row[1] > bound] == expected
+        found = self.rows(self.store.by_time(first, last))
+        assert [row for row in found if row[1] > self.model.hidden] == expected
 
     def committed(self):
         if not self.duplicates:  # those go a whole segment at a time
-            live = [start for _, start, _ in self.model.entries if start > self.model.clock - RETENTION]
-            assert self.store.table.count() == len(live)
+            assert self.store.table.count() == len(self.model.visible())
 
 
 class HeldBackMachine(WindowMachine):
@@ -118,11 +121,6 @@ class HeldBackMachine(WindowMachine):
     def open(self):
         super().open()
         self.hold_back(self.model.held)
-
-    def new_model(self):
-        model = Model()
-        model.held = 0
-        return model
 
     @rule(time=times)
     def hold_back(self, time):

@@ -117,7 +117,10 @@ def test_where_to_start_is_a_word_or_a_duration(reset, known):
         (lambda: lines().add_sink("s", "out"), "'s' has no parents"),
         (lambda: lines().add_processor("p", Forward, "p"), "'p' is its own parent"),
         (lambda: lines().add_processor("p", Forward, "q"), r"the parent 'q' of 'p' is unknown: .*there are: source"),
-        (lambda: lines().add_sink("s", "o", "source").add_processor("p", Forward, "s"), "the parent 's' of 'p' is a sink"),
+        (
+            lambda: lines().add_sink("s", "o", "source").add_processor("p", Forward, "s"),
+            "the parent 's' of 'p' is a sink",
+        ),
         (
             lambda: lines().add_sink("s", lambda k, v, c: "o", "source").add_processor("p", Forward, "s"),
             "the parent 's' of 'p' is a sink",

@@ -49,7 +49,6 @@ class StreamsBuilder:
 
     def __init__(self) -> None:
         self._draft = Draft()
-        self._topology = Topology(self._draft.assembly)
 
     def stream(
         self,
@@ -133,11 +132,10 @@ class StreamsBuilder:
         return self
 
     def build(self, optimize: str | Iterable[str] | None = None) -> Topology:
-        """The topology; more nodes can be added to it, below named ones too."""
+        """A topology of all that has been said; more nodes can be added to it, below named ones too."""
         rewrite(self._draft, optimizations(optimize))
         set_versioned(self._draft)
-        write_all(self._draft)
-        return self._topology
+        return Topology(write_all(self._draft))
 
     def _table_names(self, name: str | None) -> tuple[str, str]:
         """The source and the node of a table."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from headrace.dsl.steps import Repartition, Root, Step
-from headrace.topology.assembly import Assembly
 from headrace.topology.graph import InternalTopic
 from headrace.topology.naming import Names
 
@@ -12,9 +11,8 @@ class Draft:
     """All steps of a builder, with the names that are used up and the groups of sources that must be co-partitioned."""
 
     def __init__(self) -> None:
-        self.root = Step("root", Root(), written=True)
+        self.root = Step("root", Root())
         self.names = Names()
-        self.assembly = Assembly()
         self.steps: dict[Step, None] = {}
         self.merges: dict[Step, None] = {}
         self.rekeyed: dict[Step, dict[Step, None]] = {}  # by the step that changes keys: the repartitions it causes

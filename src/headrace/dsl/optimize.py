@@ -167,7 +167,7 @@ def first_known(serdes: Iterable[SerdeLike | None]) -> SerdeLike | None:
 def rewrite_self_joins(draft: Draft) -> None:
     """A stream joined with itself needs one store."""
     for step in draft.root.downward():
-        if isinstance(step.what, JoinStreams) and len(step.parents) == 1 and not step.written:
+        if isinstance(step.what, JoinStreams) and len(step.parents) == 1 and not step.what.is_self_join:
             (parent,) = step.parents
             right = next(child for child in parent.children if child.name == step.what.right_window)
             parent.remove_child(right)

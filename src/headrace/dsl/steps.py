@@ -128,7 +128,6 @@ class Step:
     grace: int | None = None  # of the windows that it aggregates
     versioned: bool | None = None  # whether the table it gives is versioned; None: as the tables above
     sends_old: bool = False  # somebody below wants the old values
-    written: bool = False
     for_joins: Step | None = None  # the repartition that joins of this stream share
 
     def __repr__(self) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from heapq import heappop, heappush
-from operator import itemgetter
 from typing import assert_never
 
 from headrace.dsl.draft import Draft
@@ -28,30 +27,25 @@ from headrace.topology.nodes import Filter, PassThrough, Sink, Source, StreamTab
 
 
 def write_all(draft: Draft) -> Assembly:
-    """Write every step whose parents are written, the one first that was said first; what is written already stays."""
-    assembly = draft.assembly
-    ready = [(step.order, step) for step in draft.root.downward() if is_ready(step)]
-    ready.sort(key=itemgetter(0))
-    waiting: list[tuple[int, int, Step]] = [(order, index, step) for index, (order, step) in enumerate(ready)]
-    offered = len(waiting)
-    while waiting:
-        *_, step = heappop(waiting)
-        if step.written:
-            continue
+    """Write every step after its parents; of those that are ready, the one first that was said first."""
+    assembly = Assembly()
+    written = {draft.root}
+    ready: list[tuple[int, int, Step]] = []
+    step = draft.root
+    while True:
+        for child in step.children:
+            if written.issuperset(child.parents):
+                heappush(ready, (child.order, len(written), child))
+        if not ready:
+            break
+        *_, step = heappop(ready)
         write(step, assembly)
-        step.written = True
-        for child in filter(is_ready, step.children):
-            heappush(waiting, (child.order, offered, child))
-            offered += 1
+        written.add(step)
     for topic in draft.internal_topics:
         assembly.add_internal_topic(topic)
     assembly.copartitioned[:] = draft.copartitioned
     validate.partitions_agree(draft.copartitioned, assembly.nodes, assembly.internal_topics)
     return assembly
-
-
-def is_ready(step: Step) -> bool:
-    return not step.written and all(parent.written for parent in step.parents)
 
 
 def write(step: Step, assembly: Assembly) -> None:

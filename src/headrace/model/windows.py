@@ -77,10 +77,13 @@ class TimeWindows:
             )
         return cls(size, advance, milliseconds(grace, "the grace"))
 
+    def starts_for(self, timestamp: int) -> range:
+        """Where the windows of a timestamp start."""
+        advance = self.advance
+        return range(max(0, timestamp - self.size + advance) // advance * advance, timestamp + 1, advance)
+
     def windows_for(self, timestamp: int) -> list[Window]:
-        size, advance = self.size, self.advance
-        first = max(0, timestamp - size + advance) // advance * advance
-        return [Window(start, start + size) for start in range(first, timestamp + 1, advance)]
+        return [Window(start, start + self.size) for start in self.starts_for(timestamp)]
 
 
 @dataclass(frozen=True, slots=True)

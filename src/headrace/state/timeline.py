@@ -14,8 +14,8 @@ from headrace.state.table import Table
 # batches: each removes this many entries, and twice as many as it adds.
 AT_MOST = 10_000
 
-# With caching, Kafka Streams shows what has expired as long as it is in its cache. Here that is as long as it is among this
-# many entries, so that a restart makes no difference.
+# With caching, Kafka Streams shows what has expired as long as it is in its cache. Here that is as long as it is among
+# this many entries, so that a restart makes no difference.
 LINGERING = 10_000
 
 
@@ -66,21 +66,27 @@ class Timeline:
     def take_expired(self, span: int = 1) -> list[bytes]:
         """Takes out entries all of whose times, `span` from the one they begin with, have expired."""
         last = min(self.clock.value - self._retention, self._held - 1) - span + 1
-        if last <= self._settled:
-            return []
         limit = AT_MOST + 2 * self.table.touched
         if self._lingering is None:
-            places = list(islice(self.between(FIRST, last), limit))
+            places = self._oldest(last, limit)
         else:
             places = self._too_many(self._lingering, last, limit)
-        if len(places) < limit:
-            self._settled = last
         for place in places:
             self.remove(place)
+        return places
+
+    def _oldest(self, last: int, limit: int) -> list[bytes]:
+        if last <= self._settled:
+            return []
+        places = list(islice(self.between(FIRST, last), limit))
+        if len(places) < limit:
+            self._settled = last
         return places
 
     def _too_many(self, lingering: deque[bytes], last: int, limit: int) -> list[bytes]:
         if self._settled == FIRST:
             lingering.clear()  # all of them are found anew
-        lingering.extend(self.between(self._settled + 1, last))
+        if last > self._settled:
+            lingering.extend(self.between(self._settled + 1, last))
+            self._settled = last
         return [lingering.popleft() for _ in range(min(limit, len(lingering) - LINGERING))]

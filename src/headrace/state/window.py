@@ -19,6 +19,7 @@ from headrace.state.keys import (
     encode_by_time,
     encode_duplicate,
     encode_window,
+    escape,
     windows_between,
 )
 from headrace.state.refusals import checked_pair, refuse_null_key
@@ -160,6 +161,24 @@ class WindowedValues:
         return Windowed(self._decode(key), Window(start, min(start + self._kind.window_size, LAST)))
 
     # ----------------------------------------------------------------------------------- for operators
+    def row(self, key: Any) -> bytes:
+        """What the places of all windows of a key begin with: a record in five windows encodes its key once."""
+        return escape(self._encode(key))
+
+    def update(self, place: bytes, value: Any, start: int, *, known: bool) -> None:
+        """Puts the value of one window at its place, `encode_time(start)` behind its row; `known`: it has one already."""
+        clock = self._clock
+        if start > clock.value:
+            clock.value = start
+        if start <= clock.value - self._retention and self._too_old(start):
+            self._dropped(EXPIRED, 1)
+            return
+        if not known and value is not None:
+            self._times.add(encode_by_time(start, decode_window(place)[0]), start)
+        elif known and value is None:
+            self._times.remove(encode_by_time(start, decode_window(place)[0]))
+        self.table.put(place, value)
+
     def by_time(self, first: int, last: int) -> Iterator[tuple[Windowed, Any]]:
         """The windows that start from `first` to `last`, by start, then key, and expired ones that are held back."""
         noted = (decode_by_time(place) for place in self._times.between(first // self._grain * self._grain, last))

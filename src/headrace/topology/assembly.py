@@ -87,7 +87,7 @@ class Assembly:
             node_stores={name: tuple(stores) for name, stores in self.node_stores.items()},
             global_stores=dict(self.global_stores),
             internal_topics=dict(self.internal_topics),
-            copartitioned=tuple(group & self.nodes.keys() for group in self.copartitioned),
+            copartitioned=tuple(group.intersection(self.nodes) for group in self.copartitioned),
             groups=tuple(self._groups()),
         )
 

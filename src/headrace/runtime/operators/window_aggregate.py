@@ -2,26 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from headrace.model.record import Headers, stamped
-from headrace.model.windows import Windowed
+from headrace.model.windows import LONGEST, TimeWindows, UnlimitedWindows, Window, Windowed, Windows
 from headrace.runtime.env import Env
 from headrace.runtime.operators.closing import NEVER, Closing
 from headrace.runtime.operators.emit import Emit
 from headrace.runtime.tables import forwarder
+from headrace.state.keys import encode_time
 from headrace.state.window import WindowedValues
 from headrace.topology.nodes import WindowAggregate
 
 
 def window_aggregate(node: WindowAggregate, env: Env, emit: Emit) -> Emit:
     store: WindowedValues = env.store(node.store)
-    fetch, put, place_of = store.fetch, store.put, store.key_bytes
-    forward = None if node.on_close else forwarder(node.store, env, emit, send_old=node.send_old)
+    row_of, get, update = store.row, store.table.get, store.update
+    starts_for, end_of = starts_of(node.windows), ends_of(node.windows)
+    key_of = windowed_key(end_of)
+    forward = None if node.on_close else forwarder(node.store, env, emit, send_old=node.send_old, key_of=key_of)
     close = emit_closed(node, env, store, emit) if node.on_close else None
-    windows_for, grace = node.windows.windows_for, node.windows.grace
-    initialize, add, drop = node.initialize, node.add, env.drop
+    initialize, add, drop, grace = node.initialize, node.add, env.drop, node.windows.grace
     observed = env.state.cell(f"{node.name}/stream time", -1)
 
     def run(key: Any, value: Any, timestamp: int, headers: Headers) -> None:
@@ -31,12 +33,13 @@ def window_aggregate(node: WindowAggregate, env: Env, emit: Emit) -> Emit:
         if timestamp > observed.value:
             observed.value = timestamp
         close_time = observed.value - grace
-        for window in windows_for(timestamp):
-            if window.end <= close_time:
+        row = row_of(key)
+        for start in starts_for(timestamp):
+            if end_of(start) <= close_time:
                 drop("late")
                 continue
-            start = window.start
-            before = fetch(key, start)
+            place = row + encode_time(start)
+            before = get(place)  # a window that is open is within the retention, so the table itself can be asked
             if before is None:
                 old, time = initialize(), timestamp
             else:
@@ -44,29 +47,65 @@ def window_aggregate(node: WindowAggregate, env: Env, emit: Emit) -> Emit:
                 if time < timestamp:
                     time = timestamp
             new = add(key, value, old)
-            put(key, None if new is None else stamped((new, time)), start)
+            update(place, None if new is None else stamped((new, time)), start, known=before is not None)
             if forward is not None:
-                forward(place_of(key, start), Windowed(key, window), new, old, time, headers, True)
+                forward(place, (key, start), new, old, time, headers, True)
         if close is not None:
             close(close_time, headers)
 
     return run
 
 
-def emit_closed(
-    node: WindowAggregate, env: Env, store: WindowedValues, emit: Emit
-) -> Callable[[int, Headers], None]:
-    closing, size = Closing(node.name, env), node.windows.size
-    store.hold_back(max(0, closing.last.value - size + 1) if closing.last.value != NEVER else 0)
+def starts_of(windows: Windows) -> Callable[[int], Iterable[int]]:
+    """Where the windows of a timestamp start."""
+    if isinstance(windows, TimeWindows):
+        return windows.starts_for
+    return lambda timestamp: [window.start for window in windows.windows_for(timestamp)]
+
+
+def ends_of(windows: Windows) -> Callable[[int], int]:
+    """Where the window that starts at a time ends; the windows of a user's definition need not all be of one size."""
+    size = windows.size
+    if isinstance(windows, TimeWindows | UnlimitedWindows):
+        return lambda start: min(start + size, LONGEST)
+    known: dict[int, int] = {}
+
+    def end_of(start: int) -> int:
+        if start not in known:
+            if len(known) >= 1000:
+                known.clear()
+            ends = (window.end for window in windows.windows_for(start) if window.start == start)
+            known[start] = next(ends, start + size)
+        return known[start]
+
+    return end_of
+
+
+def windowed_key(end_of: Callable[[int], int]) -> Callable[[tuple[Any, int]], Windowed]:
+    """The key of a window's result, made only when the result goes out."""
+    return lambda handle: Windowed(handle[0], Window(handle[1], end_of(handle[1])))
+
+
+def emit_closed(node: WindowAggregate, env: Env, store: WindowedValues, emit: Emit) -> Callable[[int, Headers], None]:
+    """Emits every window once, when it has closed: those whose end lies between the last close time and this one."""
+    closing, end_of = Closing(node.name, env), ends_of(node.windows)
+    longest = getattr(node.windows, "longest", node.windows.size)
+
+    def first_start() -> int:
+        return 0 if closing.last.value == NEVER else max(0, closing.last.value - longest)
+
+    store.hold_back(first_start())
 
     def run(close_time: int, headers: Headers) -> None:
-        last = close_time - size
-        if not closing.due(close_time) or last < 0:
+        if not closing.due(close_time) or close_time < 0:
             return
-        first = 0 if closing.last.value == NEVER else max(0, closing.last.value - size) + 1
-        for key, (value, timestamp) in store.by_time(first, last):
-            emit(key, (value, None, True), timestamp, headers)
+        last_close = closing.last.value
+        for found, (value, timestamp) in store.by_time(first_start(), close_time):
+            end = end_of(found.window.start)
+            if last_close < end <= close_time:
+                key = Windowed(found.key, Window(found.window.start, end))
+                emit(key, (value, None, True), timestamp, headers)
         closing.last.value = close_time
-        store.hold_back(last + 1)
+        store.hold_back(first_start())
 
     return run
