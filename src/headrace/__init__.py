@@ -9,7 +9,17 @@ from headrace.dsl.options import Buffer, EmitStrategy, Materialized, Suppressed
 from headrace.dsl.stream import KStream
 from headrace.dsl.table import GlobalKTable, KTable
 from headrace.dsl.windowed import WindowedKStream
-from headrace.errors import InvalidStateStoreError, StreamsError, TopologyError
+from headrace.errors import (
+    ConfigError,
+    InvalidStateStoreError,
+    ProcessingError,
+    SerializationError,
+    StateCorruptedError,
+    StreamsError,
+    TopologyError,
+)
+from headrace.model import timestamps
+from headrace.model.daily import DailyWindows
 from headrace.model.record import FixedKeyRecord, Record, RecordMetadata, ValueAndTimestamp, VersionedRecord
 from headrace.model.windows import (
     JoinWindows,
@@ -27,10 +37,11 @@ from headrace.topology.describe import TopologyDescription
 from headrace.topology.processor import FixedKeyProcessor, Processor, ProcessorContext, Punctuation
 
 __all__ = [
-    "Buffer", "CogroupedKStream", "EmitStrategy", "FixedKeyProcessor", "FixedKeyRecord", "GlobalKTable",
-    "InvalidStateStoreError", "JoinWindows", "KGroupedStream", "KGroupedTable", "KStream", "KTable", "Materialized",
-    "Processor", "ProcessorContext", "Punctuation", "Record", "RecordMetadata", "SessionWindows", "SlidingWindows",
-    "StoreSpec", "Stores", "StreamsBuilder", "StreamsError", "Suppressed", "TimeWindows", "Topology", "TopologyDescription",
-    "TopologyError", "UnlimitedWindows", "ValueAndTimestamp", "VersionedRecord", "Window", "Windowed",
-    "WindowedCogroupedKStream", "WindowedKStream", "serde",
+    "Buffer", "CogroupedKStream", "ConfigError", "DailyWindows", "EmitStrategy", "FixedKeyProcessor", "FixedKeyRecord",
+    "GlobalKTable", "InvalidStateStoreError", "JoinWindows", "KGroupedStream", "KGroupedTable", "KStream", "KTable",
+    "Materialized", "ProcessingError", "Processor", "ProcessorContext", "Punctuation", "Record", "RecordMetadata",
+    "SerializationError", "SessionWindows", "SlidingWindows", "StateCorruptedError", "StoreSpec", "Stores",
+    "StreamsBuilder", "StreamsError", "Suppressed", "TimeWindows", "Topology", "TopologyDescription", "TopologyError",
+    "UnlimitedWindows", "ValueAndTimestamp", "VersionedRecord", "Window", "Windowed", "WindowedCogroupedKStream",
+    "WindowedKStream", "serde", "timestamps",
 ]  # fmt: skip

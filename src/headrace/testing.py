@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Generator, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from datetime import datetime, timedelta
 from pathlib import Path
 from types import TracebackType
@@ -15,7 +16,7 @@ from headrace.model.ids import TaskId
 from headrace.model.record import Record, headers_of
 from headrace.model.timestamps import epoch_milliseconds
 from headrace.model.windows import milliseconds
-from headrace.runtime.batch import Output, Row
+from headrace.runtime.batch import Output, Result, Row
 from headrace.runtime.heap import TimeHeap
 from headrace.runtime.operators.edges import Decoded
 from headrace.runtime.task import Surroundings, Task, serdes_of
@@ -45,7 +46,7 @@ class TopologyTestDriver:
         self._config = Config.of({"application.id": "test", **as_settings(config)})
         self._clock = wall_clock if type(wall_clock) is int else epoch_milliseconds(wall_clock, "wall_clock")
         self._graph = topology.graph()
-        self._dropped, self._version = Counter[str](), 0
+        self._dropped, self._version, self._failed = Counter[str](), 0, False
         self._offsets, self._produced = Counter[str](), dict[str, deque[Output]]()
         self._queues, self._heads = dict[str, deque[Row]](), dict[str, tuple[Row, Decoded | None]]()
         self._waiting = TimeHeap[str]()
@@ -72,8 +73,9 @@ class TopologyTestDriver:
     def advance_wall_clock(self, duration: int | timedelta) -> None:
         """Lets time pass, and what it makes due happen."""
         self._clock += milliseconds(duration, "the advance of the wall clock")
-        self._step(None, None)
-        self._drain()
+        with self._watched():
+            self._step(None, None)
+            self._drain()
 
     @property
     def wall_clock(self) -> int:
@@ -102,9 +104,16 @@ class TopologyTestDriver:
         return {"dropped-records-total": self._dropped.total(), **by_reason}
 
     def close(self) -> None:
-        self._task_of_all.close()
-        if self._globals:
-            self._globals.close()
+        """Closes processors and stores; after an error it raises no second one."""
+        failed: list[StreamsError] = []
+        for task in (self._task_of_all, self._globals):
+            try:
+                if task:
+                    task.close()
+            except StreamsError as error:
+                failed.append(error)
+        if failed and not self._failed:
+            raise failed[0]
 
     def __enter__(self) -> Self:
         return self
@@ -117,8 +126,17 @@ class TopologyTestDriver:
         reads = [task for task in (self._task_of_all, self._globals) if task and task.reads(topic)]
         if not reads:
             raise ValueError(f"no source of the topology reads the topic {topic!r}")
-        self._take_in(topic, key, value, timestamp, headers)
-        self._drain()
+        with self._watched():
+            self._take_in(topic, key, value, timestamp, headers)
+            self._drain()
+
+    @contextmanager
+    def _watched(self) -> Generator[None]:
+        try:
+            yield
+        except BaseException:
+            self._failed = True
+            raise
 
     def _take_in(self, topic: str, key: bytes | None, value: bytes | None, timestamp: int, headers: Any) -> None:
         """A record arrives: for a global store at once, else at the end of its topic's queue."""
@@ -126,8 +144,7 @@ class TopologyTestDriver:
         self._offsets[topic] += 1
         if self._globals and self._globals.reads(topic):
             decoded = self._globals.read(row)
-            result = self._globals.step(row, decoded, clock=self._clock, version=self._next_version())
-            self._dropped.update(result.dropped)
+            self._pass_on(self._globals.step(row, decoded, clock=self._clock, version=self._next_version()))
             return
         self._queues.setdefault(topic, deque()).append(row)
         if topic not in self._heads:
@@ -152,7 +169,10 @@ class TopologyTestDriver:
             self._step(*head)
 
     def _step(self, row: Row | None, decoded: Decoded | None) -> None:
-        result = self._task_of_all.step(row, decoded, clock=self._clock, version=self._next_version())
+        self._pass_on(self._task_of_all.step(row, decoded, clock=self._clock, version=self._next_version()))
+
+    def _pass_on(self, result: Result) -> None:
+        """To the topics that it was produced to, and from there to whoever reads them."""
         self._dropped.update(result.dropped)
         for output in result.outputs:
             topic, _, key, value, timestamp, headers, _ = output

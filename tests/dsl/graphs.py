@@ -20,5 +20,9 @@ def nodes(builder: StreamsBuilder, kind: type, optimize: Any = None) -> list[Any
     return [found for found in graph_of(builder, optimize).nodes.values() if isinstance(found, kind)]
 
 
+def by_name(builder: StreamsBuilder, name: str) -> Any:
+    return graph_of(builder).nodes[name]
+
+
 def names(builder: StreamsBuilder, optimize: Any = None) -> list[str]:
     return list(graph_of(builder, optimize).nodes)

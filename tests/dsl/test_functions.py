@@ -82,7 +82,7 @@ def test_a_function_of_another_shape_is_refused(f, message):
 
 def test_an_exact_number_of_parameters():
     assert exactly(0, list, "an initializer") is list
-    with pytest.raises(TypeError, match="an aggregator takes 3 parameters, but .* has 2"):
+    with pytest.raises(TypeError, match=r"an aggregator takes 3 parameters, but .* has 2"):
         exactly(3, lambda value, aggregate: value, "an aggregator")
 
 

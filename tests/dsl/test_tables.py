@@ -1,7 +1,7 @@
 """Tables: when they are kept in a store, who sends old values, and what a lookup needs."""
 
 import pytest
-from tests.dsl.graphs import graph_of, names, node, nodes
+from tests.dsl.graphs import by_name, graph_of, names, node, nodes
 
 from headrace import Buffer, Materialized, Stores, StreamsBuilder, Suppressed, TimeWindows, TopologyError, serde
 from headrace.state.spec import BufferKind, KeyValueKind, StoreSpec, SubscriptionKind, VersionedKind
@@ -27,10 +27,6 @@ def builder():
 @pytest.fixture
 def table(builder):
     return builder.table("prices", key=serde.STRING, value=serde.LONG, name="prices")
-
-
-def by_name(builder, name):
-    return graph_of(builder).nodes[name]
 
 
 # ------------------------------------------------------------------------------------------------------------ stores

@@ -10,10 +10,14 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import accumulate
 from typing import Any, NamedTuple
 
-from headrace import Record, Window, Windowed
 from tests.oracle.aggregates import Aggregate, aggregate
 from tests.oracle.functions import pair_mapper, reducer
 from tests.oracle.language import LONG, Case, Spec, Types
+from tests.oracle.running import configuration, perform, start_of
+from tests.oracle.topologies import Program
+
+from headrace import Record, Window, Windowed
+from headrace.testing import TopologyTestDriver
 
 Results = dict[Windowed, tuple[Any, int]]  # value and timestamp
 
@@ -43,6 +47,18 @@ def tapped(case: Case, statements: Iterable[Spec]) -> tuple[dict[str, Any], list
     return {**case, "topology": [*case["topology"], *added]}, taps
 
 
+def tapped_records(case: Case, taps: Iterable[Tap]) -> tuple[Program, dict[str, list[Record]]]:
+    """Runs a tapped case; the records in its taps, by topic."""
+    program = Program(case)
+    found: dict[str, list[Record]] = {topic: [] for tap in taps for topic in (tap.before, tap.after)}
+    with TopologyTestDriver(program.topology, configuration(case), wall_clock=start_of(case)) as driver:
+        for step in case["steps"]:
+            perform(step, program, driver)
+        for topic, records in found.items():
+            records.extend(driver.output_topic(topic, **program.sinks[topic].serdes).read_records())
+    return program, found
+
+
 def source_of(case: Case, statement: Spec) -> list[Spec]:
     """Defines what an operator gets: a table as a stream, or a stream with the keys that it is grouped by."""
     by_id = {s["id"]: s for s in case["topology"] if "id" in s}
@@ -55,7 +71,14 @@ def source_of(case: Case, statement: Spec) -> list[Spec]:
 
 
 # ------------------------------------------------------------------------------------- windows that have closed
-def closed(records: list[Record], windows: Spec, parts: Aggregate, retention: int | None = None) -> Results:
+class Store(NamedTuple):
+    """What matters of the store of windows."""
+
+    retention: int | None  # None: the shortest that there can be
+    memory: bool
+
+
+def closed(records: list[Record], windows: Spec, parts: Aggregate, store: Store) -> Results:
     """What `ON_WINDOW_CLOSE` emits: every window that got a record in time and then closed, with its value."""
     records = [record for record in records if record.key is not None]
     match windows["type"]:
@@ -64,7 +87,7 @@ def closed(records: list[Record], windows: Spec, parts: Aggregate, retention: in
         case "sliding":
             return sliding_windows([record for record in records if record.value is not None], windows, parts)
         case _:
-            return sessions(records, windows, parts, retention)
+            return sessions(records, windows, parts, store)
 
 
 def in_order(records: list[Record]) -> Iterator[tuple[Record, int]]:
@@ -95,8 +118,8 @@ def time_windows(records: list[Record], windows: Spec, parts: Aggregate) -> Resu
 def sliding_windows(records: list[Record], windows: Spec, parts: Aggregate) -> Results:
     """Windows end at a record or begin right after one.
 
-    As in Kafka Streams only windows remember records: one that comes when its own window has closed, and that falls into
-    no other, is not there for windows that are made later.
+    As in Kafka Streams only windows remember records: one that comes when its own window has closed, and that falls
+    into no other, is not there for windows that are made later.
     """
     difference, grace = windows["diff_ms"], windows.get("grace_ms", 0)
     remembered: list[Record] = []
@@ -119,10 +142,13 @@ def sliding_windows(records: list[Record], windows: Spec, parts: Aggregate) -> R
     return closed_by(records, {key: folded(members, parts) for key, members in inside.items()}, grace + 1)
 
 
-def sessions(records: list[Record], windows: Spec, parts: Aggregate, retention: int | None) -> Results:
-    """As in Kafka Streams a session is forgotten when its end lies the retention behind the largest end."""
+def sessions(records: list[Record], windows: Spec, parts: Aggregate, store: Store) -> Results:
+    """As in Kafka Streams a session is forgotten when its end lies the retention behind the largest end.
+
+    That can be one millisecond before records for it are late. A store in memory does not even take such a session.
+    """
     gap, grace = windows["gap_ms"], windows.get("grace_ms", 0)
-    retention, latest = retention or gap + grace, -1
+    retention, latest = store.retention or gap + grace, -1
     results, emitted = dict[Windowed, tuple[Any, int] | None](), Results()
     for record, stream_time in in_order(records):
         at, value = record.timestamp, parts.initial
@@ -134,12 +160,13 @@ def sessions(records: list[Record], windows: Spec, parts: Aggregate, retention: 
         ]
         start = min([at, *(key.window.start for key, _ in touched)])
         end = max([at, *(key.window.end for key, _ in touched)])
-        if end < stream_time - gap - grace:
+        latest = max(latest, end)
+        if end < stream_time - gap - grace or (store.memory and end <= latest - retention):
             continue
         for key, part in touched:
             value = parts.merge(record.key, value, part)
             del results[key]
-        value, latest = parts.add(record.key, record.value, value), max(latest, end)
+        value = parts.add(record.key, record.value, value)
         results[Windowed(record.key, Window(start, end))] = None if value is None else (value, end)
         emitted |= closed_by([record], results, gap + grace + 1)
     return emitted

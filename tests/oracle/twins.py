@@ -4,9 +4,9 @@
 - Below a `suppress` an aggregate of a table subtracts what was never added: in the twin the suppressed table is written
   to a topic and read again.
 
-`vectors/right.jsonl.gz` holds tagged cases with what Kafka Streams made of their twins, which Headrace has to make of the
-cases themselves. To make such a file: python -m tests.oracle.twins < cases.jsonl, let Kafka Streams run the twins, and put
-what it expects into the cases.
+`vectors/right.jsonl.gz` holds tagged cases with what Kafka Streams made of their twins, which Headrace has to make of
+the cases themselves. To make such a file: python -m tests.oracle.twins < cases.jsonl, let Kafka Streams run the twins,
+and put what it gave into the cases.
 """
 
 from __future__ import annotations

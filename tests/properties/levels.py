@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -24,7 +24,11 @@ class Levels:
     def __init__(self, topology: Topology, config: Config, engines: Callable[[int], Engine]) -> None:
         self._graph, self._config, self._engines = topology.graph(), config, engines
         self.plan = plan(self._graph)
+        self.dropped = Counter[str]()
         self._version, self._offsets = 0, defaultdict[str, int](int)
+        stages = self.plan.stages.values()
+        self._readers = {topic: stage.number for stage in stages for topic in stage.topics}
+        self._inner = {f"{config.application_id}-{topic}": stage.number for stage in stages for topic in stage.inputs}
         self._tasks: dict[int, Task] = {}
         self._open()
 
@@ -48,9 +52,7 @@ class Levels:
         self._version += 1
         inbox = defaultdict[int, list[Row]](list)
         for row in rows:
-            for stage in self.plan.stages.values():
-                if row[0] in stage.topics:
-                    inbox[stage.number].append(row)
+            inbox[self._readers[row[0]]].append(row)
         written: list[Output] = []
         for level in self.plan.levels:
             for number in level:
@@ -60,19 +62,31 @@ class Levels:
     def _run_stage(self, number: int, inbox: dict[int, list[Row]], written: list[Output]) -> None:
         rows = sorted(inbox[number], key=lambda row: row[7])
         result = self._tasks[number].run(rows, clock=0, version=Version(self._version, "test"))
+        self.dropped.update(result.dropped)
         for output in result.outputs:
             topic, _, key, value, timestamp, headers, order = output
-            targets = [stage for stage in self.plan.stages.values() if topic in map(self._full_name, stage.inputs)]
-            for target in targets:
+            if topic in self._inner:
                 offset = self._offsets[topic]
                 self._offsets[topic] += 1
-                inbox[target.number].append((topic, 0, offset, key, value, timestamp, headers, order))
-            if not targets:
+                inbox[self._inner[topic]].append((topic, 0, offset, key, value, timestamp, headers, order))
+            else:
                 written.append(output)
-
-    def _full_name(self, topic: str) -> str:
-        return f"{self._config.application_id}-{topic}"
 
     def stores(self) -> dict[str, Any]:
         """All stores by name."""
         return {name: store for task in self._tasks.values() for name, store in task.state.stores.items()}
+
+    def committed(self) -> dict[tuple[int, str], dict[bytes, Any]]:
+        """All that is in the engines, by stage and table: stores, buffers and cells.
+
+        A cell that has come back to where it began counts as not there: whether it was saved in between does not matter.
+        """
+        found = defaultdict[tuple[int, str], dict[bytes, Any]](dict)
+        for number, task in self._tasks.items():
+            state = task.state
+            for key, value in state.engine.scan(b"", None):
+                found[number, state._owners[key[:4]]][key[4:]] = value
+            for kind, cells in (("(cells)", state._cells), ("(unlogged cells)", state._unlogged_cells)):
+                changed = {name: cell for name, cell in cells._cells.items() if cell.value != cell.default}
+                found[number, kind] = {name.encode(): cell.value for name, cell in changed.items()}
+        return dict(found)

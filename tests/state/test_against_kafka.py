@@ -1,9 +1,10 @@
 """The stores do what those of Apache Kafka Streams 4.3.0 do: the same calls, the same answers.
 
-`vectors/stores.jsonl` holds random calls and what the real stores made of them (`vectors/StoreOracle.java`). They are
-run with commits, reopenings and rollbacks in between, which must not show.
+`vectors/stores.jsonl.gz` holds random calls (`vectors/random_calls.py`) and what the real stores made of them
+(`vectors/StoreOracle.java`). They are run with commits and reopenings in between, which must not show.
 """
 
+import gzip
 import json
 import random
 from pathlib import Path
@@ -17,8 +18,8 @@ from headrace.state.engine import MemoryEngine, Version
 from headrace.state.spec import KeyValueKind, LruKind, SessionKind, StoreSpec, VersionedKind, WindowKind
 from headrace.state.task_state import TaskState
 
-VECTORS = Path(__file__).parent / "vectors" / "stores.jsonl"
-CASES = [json.loads(line) for line in VECTORS.read_text().splitlines()]
+VECTORS = Path(__file__).parent / "vectors" / "stores.jsonl.gz"
+CASES = [json.loads(line) for line in gzip.decompress(VECTORS.read_bytes()).decode().splitlines()]
 LABELS = sorted({(case["kind"], case["persistent"], case.get("duplicates", False)) for case in CASES})
 
 

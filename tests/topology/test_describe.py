@@ -119,3 +119,11 @@ def test_the_same_as_a_diagram():
             n1["p<br/>stores: []"]
           end
           n0 --> n1""")
+
+
+def test_many_paths_are_described_in_no_time():
+    builder = StreamsBuilder()
+    stream = builder.stream("a")
+    for _ in range(40):
+        stream = stream.filter(bool).merge(stream)  # every one doubles the number of paths
+    assert str(builder.build().describe()).count("Processor: KSTREAM-MERGE-") == 40

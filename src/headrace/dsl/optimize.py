@@ -90,17 +90,11 @@ def replace_source(draft: Draft, old: str, new: str) -> None:
 
 def drop_null_keys(draft: Draft) -> None:
     """Records without key do not travel through a repartition, unless a left or outer join below lets them pass."""
-    needed: dict[Step, bool] = {}
-
-    def needs(step: Step) -> bool:
-        if step not in needed:
-            needed[step] = False
-            needed[step] = any(child.needs_null_keys or needs(child) for child in step.children)
-        return needed[step]
-
-    for step in draft.root.downward():
+    steps = draft.root.downward()
+    above_joins = {above for step in steps if step.needs_null_keys for above in step.upward() if above is not step}
+    for step in steps:
         if isinstance(step.what, Repartition):
-            step.what.drops_null_keys = not needs(step)
+            step.what.drops_null_keys = step not in above_joins
 
 
 # ------------------------------------------------------------------------------------------------- repartitions

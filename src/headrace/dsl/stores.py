@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import cast
 
 from headrace.dsl.options import EmitStrategy, Materialized
-from headrace.model.windows import SessionWindows, SlidingWindows, Windows
+from headrace.model.windows import SessionWindows, SlidingWindows, TimeWindows, UnlimitedWindows, Windows
 from headrace.serde.protocol import Serde
 from headrace.state.spec import KeyValueKind, Kind, SessionKind, StoreSpec, VersionedKind, WindowKind
 from headrace.topology.naming import Names
@@ -70,7 +70,7 @@ def span(windows: AnyWindows) -> int:
         case SlidingWindows():
             return 2 * windows.difference + windows.grace
         case _:
-            return windows.size + windows.grace
+            return getattr(windows, "longest", windows.size) + windows.grace
 
 
 def windowed_key(windows: AnyWindows, key: SerdeLike | None) -> SerdeLike:
@@ -81,7 +81,7 @@ def windowed_key(windows: AnyWindows, key: SerdeLike | None) -> SerdeLike:
         case SlidingWindows():
             return WindowedOf(key, windows.difference)
         case _:
-            return WindowedOf(key, windows.size)
+            return WindowedOf(key, size_of(windows))
 
 
 def store_serde(serde: SerdeLike | None) -> Serde | None:
@@ -96,7 +96,12 @@ def _window_kind(windows: AnyWindows, retention: int) -> Kind:
         case SlidingWindows():
             return WindowKind(retention, windows.difference, timestamped=True)
         case _:
-            return WindowKind(retention, windows.size, timestamped=True)
+            return WindowKind(retention, size_of(windows), timestamped=True)
+
+
+def size_of(windows: Windows) -> int | Windows:
+    """The size, or the definition itself where it may make windows of different sizes."""
+    return windows.size if isinstance(windows, TimeWindows | UnlimitedWindows) else windows
 
 
 def _spec(given: Materialized, name: str, kind: Kind, *, caching: bool) -> StoreSpec:

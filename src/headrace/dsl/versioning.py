@@ -13,13 +13,12 @@ from headrace.topology.nodes import ForeignUpdate, Subscribe, Suppress, TableFil
 def set_versioned(draft: Draft) -> None:
     """Tell operators below versioned tables so: they treat updates that come out of order in another way."""
     for step in draft.steps:
-        above = [parent for parent in step.parents if is_versioned(parent)]
         match step.what:
-            case Operate(node=TableFilter() | TableRekey() | Subscribe() | ForeignUpdate() as node) as operate if above:
-                operate.node = replace(node, versioned=True)
+            case Operate(node=TableFilter() | TableRekey() | Subscribe() | ForeignUpdate() as node) as operate:
+                operate.node = replace(node, versioned=any(map(is_versioned, step.parents)))
             case JoinTables() as join:
-                join.left = replace(join.left, versioned=join.left_table in above)
-                join.right = replace(join.right, versioned=join.right_table in above)
+                join.left = replace(join.left, versioned=is_versioned(join.left_table))
+                join.right = replace(join.right, versioned=is_versioned(join.right_table))
             case Operate(node=Suppress()) if all_versioned(step):
                 refuse_suppress(step.name)
             case _:

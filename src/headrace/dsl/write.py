@@ -102,6 +102,7 @@ def reaches_back(spec: StoreSpec, grace: int, join: str) -> None:
 
 
 def write_repartition(topic: Repartition, source: str, parents: tuple[str, ...], assembly: Assembly) -> None:
+    validate.repartition_is_new(topic.topic, assembly.internal_topics)
     assembly.add_internal_topic(InternalTopic(topic.topic, topic.partitions))
     if topic.filter is not None:
         keep = Filter(topic.filter, has_key) if topic.drops_null_keys else PassThrough(topic.filter)

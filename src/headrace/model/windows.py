@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any, NamedTuple, Protocol, Self
@@ -36,6 +36,29 @@ class Windows(Protocol):
     def windows_for(self, timestamp: int) -> Iterable[Window]:
         """The windows that a timestamp belongs to, by their start."""
         ...
+
+
+def ends_of(windows: int | Windows) -> Callable[[int], int]:
+    """Where the window that starts at a given time ends, of windows of a size or of a definition.
+
+    >>> ends_of(10)(5)
+    15
+    """
+    if isinstance(windows, int):
+        return lambda start: min(start + windows, LONGEST)
+    if isinstance(windows, TimeWindows | UnlimitedWindows):
+        return ends_of(windows.size)
+    known: dict[int, int] = {}
+
+    def end_of(start: int) -> int:
+        if start not in known:
+            if len(known) >= 1000:
+                known.clear()
+            ends = (window.end for window in windows.windows_for(start) if window.start == start)
+            known[start] = next(ends, min(start + windows.size, LONGEST))
+        return known[start]
+
+    return end_of
 
 
 def milliseconds(duration: int | timedelta, what: str, *, at_least: int = 0) -> int:

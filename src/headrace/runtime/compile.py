@@ -36,7 +36,7 @@ from headrace.topology.graph import Graph
 from headrace.topology.processor import Punctuation
 from headrace.topology.serdes import SessionWindowedOf, WindowedOf
 
-# These only hand on what they get, so nothing can go wrong in them.
+# These only hand on what they get, so nothing can go wrong in them that they do not handle themselves.
 HARMLESS = (n.PassThrough, n.TablePassThrough, n.TableToStream, n.Sink)
 
 
@@ -87,7 +87,8 @@ class Compiler:
         if name not in self._emits:
             node = self.graph.nodes[name]
             run = self._operator(node, {child: self._emit(child) for child in self.graph.children[name]})
-            self._emits[name] = run if isinstance(node, HARMLESS) else self.failures.guard(name, run)
+            harmless = isinstance(node, HARMLESS) and not (isinstance(node, n.Sink) and has_functions(node))
+            self._emits[name] = run if harmless else self.failures.guard(name, run)
         return self._emits[name]
 
     def _operator(self, node: n.Node, children: Mapping[str, Emit]) -> Emit:
@@ -130,15 +131,16 @@ class Compiler:
                 return None
 
     def _aggregate(self, node: n.Node, emit: Emit) -> Emit | None:
+        true_old = feeds_suppressed_aggregate(self.graph, node.name)
         match node:
             case n.StreamAggregate():
-                return aggregate.aggregate(node, self.env, emit)
+                return aggregate.aggregate(node, self.env, emit, true_old=true_old)
             case n.StreamReduce():
                 return aggregate.reduce(node, self.env, emit)
             case n.WindowAggregate():
-                return window_aggregate.window_aggregate(node, self.env, emit)
+                return window_aggregate.window_aggregate(node, self.env, emit, true_old=true_old)
             case n.SlidingAggregate():
-                return sliding_aggregate.sliding_aggregate(node, self.env, emit)
+                return sliding_aggregate.sliding_aggregate(node, self.env, emit, true_old=true_old)
             case n.SessionAggregate():
                 return session_aggregate.session_aggregate(node, self.env, emit)
             case n.TableAggregate():
@@ -206,7 +208,8 @@ class Compiler:
     # ------------------------------------------------------------------------------------------------ user code
     def _context(self, kind: type[Context], name: str, children: Mapping[str, Emit]) -> Context:
         stores = [*self.graph.node_stores[name], *self.graph.global_stores]
-        return kind(name, self.task_id, self.env, children, stores, self.program.punctuations)
+        guard = self.failures.guard_punctuation
+        return kind(name, self.task_id, self.env, children, stores, self.program.punctuations, guard)
 
     def _process(self, node: n.Process, children: Mapping[str, Emit]) -> Emit:
         user = node.supplier()
@@ -237,10 +240,37 @@ class Compiler:
         return edges.sink(node, serdes, inner, self.outlet, self.env, self.failures)
 
 
+def has_functions(node: n.Sink) -> bool:
+    """Whether functions of the user's choose the topic or the partition."""
+    return callable(node.topic) or node.partitioner is not None
+
+
+# Tables whose changes are those of the table above, or made of them.
+DERIVED = (
+    n.Suppress,
+    n.TableFilter,
+    n.TableJoin,
+    n.TableJoinMerge,
+    n.TableMapValues,
+    n.TablePassThrough,
+    n.TableTransformValues,
+)
+
+
 def feeds_aggregate(graph: Graph, name: str) -> bool:
     """Whether the changes of a table reach the `group_by` of a table, through whatever tables lie between."""
     below = [graph.nodes[child] for child in graph.children[name]]
-    between = (n.Suppress, n.TableFilter, n.TableMapValues, n.TableTransformValues, n.TableJoin, n.TableJoinMerge)
     return any(
-        isinstance(node, n.TableRekey) or (isinstance(node, between) and feeds_aggregate(graph, node.name)) for node in below
+        isinstance(node, n.TableRekey) or (isinstance(node, DERIVED) and feeds_aggregate(graph, node.name))
+        for node in below
+    )
+
+
+def feeds_suppressed_aggregate(graph: Graph, name: str) -> bool:
+    """Whether they do so through a `suppress`, which takes the first old value of a row for the one that it let out."""
+    below = [graph.nodes[child] for child in graph.children[name]]
+    return any(
+        (feeds_aggregate if isinstance(node, n.Suppress) else feeds_suppressed_aggregate)(graph, node.name)
+        for node in below
+        if isinstance(node, DERIVED)
     )

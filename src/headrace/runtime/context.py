@@ -27,12 +27,13 @@ class Context:
         children: Mapping[str, Emit],
         stores: Collection[str],
         punctuations: Mapping[Punctuation, Punctuations],
+        guard: Callable[[str, Callable[[int], None]], Callable[[int], None]],
     ) -> None:
         self.node, self.task_id = node, task_id
         self.commit_requested = False
         self._env, self._children, self._stores, self._punctuations = env, children, stores, punctuations
         self._to_all = fan_out(list(children.values()))
-        self._schedules = 0
+        self._schedules, self._guard = 0, guard
 
     @property
     def record_metadata(self) -> RecordMetadata | None:
@@ -87,10 +88,12 @@ class Context:
         self._schedules += 1
         due = self._env.state.cell(f"{self.node}/schedule {self._schedules} {punctuation.value} {every}", first)
 
+        guarded = self._guard(self.node, f)
+
         def call(timestamp: int) -> None:
             row, here.row = here.row, None
             try:
-                f(timestamp)
+                guarded(timestamp)
             finally:
                 here.row = row
 

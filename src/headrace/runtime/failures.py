@@ -80,14 +80,30 @@ class Failures:
 
         return guarded
 
+    def guard_punctuation(self, node: str, run: Callable[[int], None]) -> Callable[[int], None]:
+        """The same for what the clock calls."""
+
+        def guarded(timestamp: int) -> None:
+            try:
+                run(timestamp)
+            except StreamsError:
+                raise
+            except Exception as error:  # noqa: BLE001 -- user code may raise anything
+                self.processing(node, Record(None, None, timestamp), error)
+
+        return guarded
+
     def _decide(
         self, handler: Handler, node: str, record: Record, error: Exception, failed: StreamsError, what: str
     ) -> None:
         response = handler if isinstance(handler, str) else self._ask(handler, node, record, error)
         if response == "dead_letter":
             self._dead_letter(error)
-        elif response != "continue":
+        elif response == "fail":
             raise failed from error
+        elif response != "continue":
+            answers = "'fail', 'continue' or 'dead_letter'"
+            raise StreamsError(f"{failed} (the exception handler answered {response!r}, not {answers})") from error
         log.warning("%s: the record is left out (%s)", failed, response)
         self.drop(f"{what} error")
 
@@ -116,4 +132,4 @@ class Failures:
 
     def _place(self) -> str:
         row = self.here.row
-        return "what a punctuation forwarded" if row is None else f"{row[0]}/{row[1]} at offset {row[2]}"
+        return "a punctuation" if row is None else f"{row[0]}/{row[1]} at offset {row[2]}"

@@ -24,6 +24,11 @@ class Cached(Protocol):
     def table(self) -> Table: ...
 
     @property
+    def before(self) -> Callable[[bytes], Any]:
+        """What was at a place before this batch."""
+        ...
+
+    @property
     def with_time(self) -> Callable[[Any, Any], tuple[Any, int]]:
         """The value and the timestamp, of a key and what the table has for it."""
         ...
@@ -47,7 +52,7 @@ def once_a_batch(store: str, cached: Cached, env: Env, emit: Emit, *, send_old: 
         return env.caches[store]
     here = env.here
     pending: dict[bytes, tuple[Any, int, Headers, Any, Any]] = {}
-    table, with_time = cached.table, cached.with_time
+    get, before_at, with_time = cached.table.get, cached.before, cached.with_time
 
     def run(place: Any, key: Any, new: Any, old: Any, timestamp: int, headers: Headers, latest: bool) -> None:
         pending.pop(place, None)  # so that the key moves to the end
@@ -61,8 +66,8 @@ def once_a_batch(store: str, cached: Cached, env: Env, emit: Emit, *, send_old: 
         row, order = here.row, here.order
         for raw, (key, timestamp, headers, here.row, here.order) in updates:
             # From the table, not the store: a window that this batch has made too old to see goes out all the same.
-            held = table.get(raw)
-            before = table.committed(raw) if send_old or held is None else None
+            held = get(raw)
+            before = before_at(raw) if send_old or held is None else None
             if held is None:
                 if before is not None:
                     emit(key, (None, with_time(key, before)[0] if send_old else None, True), timestamp, headers)

@@ -87,13 +87,14 @@ class CachedValues:
 
     def __init__(self, store: KeyValues | WindowedValues) -> None:
         self.table, self.with_time = store.table, as_held
+        self.before = store.before if isinstance(store, WindowedValues) else store.table.committed
 
 
 class CachedSessions:
     """A session store as its cache sees it: a session's result has the time of its end."""
 
     def __init__(self, store: Sessions) -> None:
-        self.table = store.table
+        self.table, self.before = store.table, store.before
 
     def with_time(self, key: Windowed, held: Any) -> tuple[Any, int]:
         return held, key.window.end

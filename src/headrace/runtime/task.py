@@ -198,11 +198,25 @@ class Task:
         return None if due == NEVER else due
 
     def close(self) -> None:
-        for user in self._program.users:
-            close = getattr(user, "close", None)
-            if close is not None:
-                close()
+        """Closes all processors and the state, then tells what failed; nothing is closed twice."""
+        failed: list[StreamsError] = []
+        while self._program.users:
+            user = self._program.users.pop(0)
+            try:
+                close(user)
+            except StreamsError as error:
+                failed.append(error)
         self.state.close()
+        if failed:
+            raise failed[0]
+
+
+def close(user: Any) -> None:
+    """A processor or transformer; it need not have a `close`."""
+    try:
+        getattr(user, "close", lambda: None)()
+    except Exception as error:
+        raise StreamsError(f"close of {type(user).__name__} failed: {error}") from error
 
 
 def resolved(spec: StoreSpec, serdes: Serdes) -> StoreSpec:

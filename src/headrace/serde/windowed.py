@@ -8,7 +8,7 @@ from datetime import timedelta
 from functools import partial
 from typing import Any
 
-from headrace.model.windows import LONGEST, Window, Windowed, Windows, milliseconds
+from headrace.model.windows import Window, Windowed, Windows, ends_of, milliseconds
 from headrace.serde.protocol import Serde
 
 # Time window:     | key | start i64 |            the end is the start plus the size, which the reader must know
@@ -33,7 +33,8 @@ def windowed(inner: Serde, size: int | timedelta | Windows | None = None) -> Ser
             f"windowed({inner.name}) needs the size of the windows, since only their start is in the bytes: "
             f"windowed({inner.name}, size), or session_windowed({inner.name}) for session windows"
         )
-    window_at = _window_by_definition(size) if hasattr(size, "windows_for") else _window_by_size(size)
+    is_length = isinstance(size, int | timedelta)
+    end_of = ends_of(milliseconds(size, "the window size", at_least=1) if is_length else size)
     name = f"windowed({inner.name}, {size})"
     encode_key, decode_key, pack, unpack_from = inner.encode, inner.decode, _START.pack, _START.unpack_from
 
@@ -52,7 +53,7 @@ def windowed(inner: Serde, size: int | timedelta | Windows | None = None) -> Ser
         (start,) = unpack_from(raw, at)
         if start < 0:
             raise ValueError(f"{name} found a window that starts at {start}: written with another serde?")
-        return _windowed((decode_key(raw[:at]), window_at(start)))
+        return _windowed((decode_key(raw[:at]), _window((start, end_of(start)))))
 
     return Serde(name, encode, decode, inner.immutable, (windowed, (inner, size)))
 
@@ -85,22 +86,6 @@ def session_windowed(inner: Serde) -> Serde:
         return _windowed((decode_key(raw[:at]), _window((start, end))))
 
     return Serde(name, encode, decode, inner.immutable, (session_windowed, (inner,)))
-
-
-def _window_by_size(size: Any) -> Callable[[int], Window]:
-    length = milliseconds(size, "the window size", at_least=1)
-    last = LONGEST - length
-    return lambda start: _window((start, start + length if start <= last else LONGEST))
-
-
-def _window_by_definition(windows: Any) -> Callable[[int], Window]:
-    def window_at(start: int) -> Window:
-        for window in windows.windows_for(start):
-            if window.start == start:
-                return window
-        return Window(start, LONGEST)
-
-    return window_at
 
 
 def _not_windowed(name: str, key: object) -> TypeError:

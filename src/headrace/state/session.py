@@ -145,6 +145,10 @@ class Sessions:
         return Windowed(self._decode(key), Window(start, end))
 
     # ----------------------------------------------------------------------------------- for operators
+    def before(self, place: bytes) -> Any:
+        """The value as of the last commit, as far as it was within the retention then."""
+        return None if self._times.was_hidden(decode_session(place)[2]) else self.table.committed(place)
+
     def by_end(self, first: int, last: int) -> Iterator[tuple[Windowed, Any]]:
         """The sessions that end from `first` to `last`, by end, start and key, and expired ones that are held back."""
         noted = (decode_by_end(place) for place in self._times.between(first, last))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Self
 
+from headrace.model.windows import Windows
 from headrace.serde.protocol import Serde
 
 
@@ -27,7 +28,7 @@ class WindowKind:
     """(Key, window start) → value; `retain_duplicates`: every put is kept, as stream joins need it."""
 
     retention: int
-    window_size: int
+    window_size: int | Windows  # a definition, if its windows differ in size
     retain_duplicates: bool = False
     timestamped: bool = False
 

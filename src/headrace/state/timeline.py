@@ -37,6 +37,10 @@ class Timeline:
         """What has this time or an earlier one is not shown."""
         return FIRST if self._lingering is not None else self.clock.value - self._retention
 
+    def was_hidden(self, time: int) -> bool:
+        """Whether what has this time had expired when the last batch was committed."""
+        return time <= self.clock.saved - self._retention
+
     def add(self, place: bytes, time: int) -> None:
         self.table.put(place, b"")
         if time <= self._settled:
@@ -67,10 +71,8 @@ class Timeline:
         """Takes out entries all of whose times, `span` from the one they begin with, have expired."""
         last = min(self.clock.value - self._retention, self._held - 1) - span + 1
         limit = AT_MOST + 2 * self.table.touched
-        if self._lingering is None:
-            places = self._oldest(last, limit)
-        else:
-            places = self._too_many(self._lingering, last, limit)
+        lingering = self._lingering
+        places = self._oldest(last, limit) if lingering is None else self._too_many(lingering, last, limit)
         for place in places:
             self.remove(place)
         return places

@@ -7,7 +7,7 @@ from operator import itemgetter
 from typing import Any
 
 from headrace.model.record import ValueAndTimestamp
-from headrace.model.windows import Window, Windowed
+from headrace.model.windows import Window, Windowed, ends_of
 from headrace.serde.protocol import Serde
 from headrace.state.cells import Cell
 from headrace.state.keys import (
@@ -58,6 +58,7 @@ class WindowedValues:
         self.name, self.table, self._kind, self._retention = name, table, kind, kind.retention
         self._times, self._clock, self._sequence, self._dropped = times, times.clock, sequence, dropped
         self._encode, self._decode, self._timestamped = key.encode, key.decode, kind.timestamped
+        self._end_of = ends_of(kind.window_size)
         self._segment = segment_interval(kind.retention) if persistent else None
         # Duplicates are many: one entry by time stands for all of a key's in a segment. Else each window has its own.
         self._grain = segment_interval(kind.retention) if kind.retain_duplicates else 1
@@ -158,15 +159,20 @@ class WindowedValues:
         return decode_duplicate(place)[:2] if self._kind.retain_duplicates else decode_window(place)
 
     def _windowed(self, key: bytes, start: int) -> Windowed:
-        return Windowed(self._decode(key), Window(start, min(start + self._kind.window_size, LAST)))
+        return Windowed(self._decode(key), Window(start, self._end_of(start)))
 
     # ----------------------------------------------------------------------------------- for operators
+    @property
+    def hidden(self) -> int:
+        """Windows that start at this time or earlier have expired."""
+        return self._times.hidden
+
     def row(self, key: Any) -> bytes:
         """What the places of all windows of a key begin with: a record in five windows encodes its key once."""
         return escape(self._encode(key))
 
     def update(self, place: bytes, value: Any, start: int, *, known: bool) -> None:
-        """Puts the value of one window at its place, `encode_time(start)` behind its row; `known`: it has one already."""
+        """Puts the value of one window at its place: row and `encode_time(start)`; `known`: it has one already."""
         clock = self._clock
         if start > clock.value:
             clock.value = start
@@ -178,6 +184,10 @@ class WindowedValues:
         elif known and value is None:
             self._times.remove(encode_by_time(start, decode_window(place)[0]))
         self.table.put(place, value)
+
+    def before(self, place: bytes) -> Any:
+        """The value as of the last commit, as far as it was within the retention then."""
+        return None if self._times.was_hidden(self._place(place)[1]) else self.table.committed(place)
 
     def by_time(self, first: int, last: int) -> Iterator[tuple[Windowed, Any]]:
         """The windows that start from `first` to `last`, by start, then key, and expired ones that are held back."""

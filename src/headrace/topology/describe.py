@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from heapq import heappop, heappush
 from types import BuiltinFunctionType, FunctionType, MethodType
 from typing import Any
 
@@ -115,6 +116,7 @@ class Links:
 
     def __init__(self, graph: Graph, group: tuple[str, ...]) -> None:
         self.sizes = dict.fromkeys(group, 1)
+        self._place = {name: -place for place, name in enumerate(group)}  # what is below comes first
         self.successors = {name: Tree(self._before) for name in group}
         self.predecessors = {name: Tree(self._before) for name in group}
         for name in hash_order(group):
@@ -131,9 +133,16 @@ class Links:
         return -1 if one < other else 1
 
     def _grow(self, name: str, by: int) -> None:
-        self.sizes[name] += by
-        for parent in self.predecessors[name]:
-            self._grow(parent, by)
+        """Count what is new below a node, for it and for all above it, once for every path."""
+        growth = {name: by}
+        waiting = [(self._place[name], name)]
+        while waiting:
+            _, name = heappop(waiting)
+            self.sizes[name] += growth[name]
+            for parent in self.predecessors[name]:
+                if parent not in growth:
+                    heappush(waiting, (self._place[parent], parent))
+                growth[parent] = growth.get(parent, 0) + growth[name]
 
 
 def as_dict(subtopology: Subtopology) -> dict[str, Any]:

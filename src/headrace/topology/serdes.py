@@ -8,15 +8,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from headrace.model.windows import Windows
 from headrace.serde.protocol import Serde
 
 
 @dataclass(frozen=True, slots=True)
 class WindowedOf:
-    """Keys in time windows of `size` milliseconds."""
+    """Keys in time windows of `size` milliseconds, or of a definition whose windows differ in size."""
 
     inner: SerdeLike | None
-    size: int
+    size: int | Windows
 
 
 @dataclass(frozen=True, slots=True)

@@ -62,6 +62,14 @@ def pattern_is_apart(pattern: re.Pattern[str], sources: Iterable[Source]) -> Non
                 )
 
 
+def repartition_is_new(topic: str, internal: Mapping[str, InternalTopic]) -> None:
+    if topic in internal:
+        raise TopologyError(
+            f"two steps would send their records through the topic {topic!r}: give them topics of their own, "
+            "by naming the groups or joins (name=…)"
+        )
+
+
 def store_is_new(spec: StoreSpec, stores: Mapping[str, StoreSpec], global_stores: Mapping[str, str]) -> None:
     """The same spec may be added again, another one of its name may not."""
     if spec.name in global_stores:

@@ -11,7 +11,8 @@ from headrace.runtime.tables import forwarder, keyed
 from headrace.topology.nodes import StreamAggregate, StreamReduce
 
 
-def aggregate(node: StreamAggregate, env: Env, emit: Emit) -> Emit:
+def aggregate(node: StreamAggregate, env: Env, emit: Emit, *, true_old: bool) -> Emit:
+    """`true_old`: what was not there before has no old value, where Kafka Streams gives the initial one."""
     place_of, get, put = keyed(env.store(node.store))
     forward = forwarder(node.store, env, emit, send_old=node.send_old)
     initialize, add, drop = node.initialize, node.add, env.drop
@@ -30,6 +31,8 @@ def aggregate(node: StreamAggregate, env: Env, emit: Emit) -> Emit:
                 timestamp = before[1]
         new = add(key, value, old)
         latest = put(place, new, timestamp)
+        if before is None and true_old:
+            old = None
         if latest is not None:
             forward(place, key, new, old, timestamp, headers, latest)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from headrace.errors import TopologyError
+from headrace.errors import StreamsError, TopologyError
 from headrace.model.record import FixedKeyRecord, Headers, Record
 from headrace.runtime.context import Context
 from headrace.runtime.operators.emit import Emit
@@ -26,5 +26,11 @@ def process(node: Process, user: Any) -> Emit:
 def start(user: Any, context: Context) -> None:
     """`init` and `close` are there if the processor needs them."""
     init = getattr(user, "init", None)
-    if init is not None:
+    if init is None:
+        return
+    try:
         init(context)
+    except StreamsError:
+        raise
+    except Exception as error:
+        raise StreamsError(f"{context.node}: init of {type(user).__name__} failed: {error}") from error

@@ -38,11 +38,11 @@ class Neighbours:
 class Sliding:
     """The windows of one operator: finds, updates and creates them."""
 
-    def __init__(self, node: SlidingAggregate, env: Env, emit: Emit) -> None:
+    def __init__(self, node: SlidingAggregate, env: Env, emit: Emit, *, true_old: bool) -> None:
         self.store: WindowedValues = env.store(node.store)
         self.forward = None if node.on_close else forwarder(node.store, env, emit, send_old=node.send_old)
         self.initialize, self.add, self.drop = node.initialize, node.add, env.drop
-        self.difference, self.close_time = node.windows.difference, 0
+        self.difference, self.close_time, self.true_old = node.windows.difference, 0, true_old
 
     def process(self, key: Any, value: Any, timestamp: int, headers: Headers) -> None:
         """A record at or after `difference`: its left window starts at or after 0."""
@@ -52,11 +52,12 @@ class Sliding:
         if around.previous is not None:
             start = around.previous + 1
             if start not in around.starts and start + self.difference >= timestamp:
-                self.update(key, value, timestamp, headers, start, (self.initialize(), timestamp))
+                self.update(key, value, timestamp, headers, start, (self.initialize(), timestamp), fresh=True)
         if not around.left_exists:
             filled = around.previous is not None and timestamp - self.difference <= around.previous
             aggregate = around.left[0] if filled and around.left else self.initialize()
-            self.update(key, value, timestamp, headers, timestamp - self.difference, (aggregate, timestamp))
+            start = timestamp - self.difference
+            self.update(key, value, timestamp, headers, start, (aggregate, timestamp), fresh=True)
         self.create_right(key, timestamp, headers, around)
 
     def visit(self, key: Any, value: Any, timestamp: int, headers: Headers) -> Neighbours | None:
@@ -100,8 +101,10 @@ class Sliding:
             around.right = combined
         self.create_right(key, timestamp, headers, around)
         if around.previous is not None and around.previous + 1 not in around.starts:
-            self.update(key, value, timestamp, headers, around.previous + 1, (self.initialize(), timestamp))
-        self.update(key, value, timestamp, headers, 0, combined or (self.initialize(), timestamp))
+            start = around.previous + 1
+            self.update(key, value, timestamp, headers, start, (self.initialize(), timestamp), fresh=True)
+        found = combined or (self.initialize(), timestamp)
+        self.update(key, value, timestamp, headers, 0, found, fresh=combined is None)
 
     def create_right(self, key: Any, timestamp: int, headers: Headers, around: Neighbours) -> None:
         if around.right_exists or around.right is None or around.right[1] <= timestamp:
@@ -110,8 +113,9 @@ class Sliding:
         self.pass_on(key, timestamp + 1, None, around.right, headers)
 
     def update(
-        self, key: Any, value: Any, timestamp: int, headers: Headers, start: int, found: tuple[Any, int]
+        self, key: Any, value: Any, timestamp: int, headers: Headers, start: int, found: Aggregated, fresh: bool = False
     ) -> None:
+        """`fresh`: the window was not there before, `found` is what it begins with."""
         if start + self.difference < self.close_time:
             self.drop("late")
             return
@@ -119,7 +123,7 @@ class Sliding:
         new = self.add(key, value, old)
         time = timestamp if old is None else max(timestamp, time)
         self.store.put(key, None if new is None else stamped((new, time)), start)
-        self.pass_on(key, start, old, (new, time), headers)
+        self.pass_on(key, start, None if fresh and self.true_old else old, (new, time), headers)
 
     def pass_on(self, key: Any, start: int, old: Any, new: Aggregated, headers: Headers) -> None:
         if self.forward is not None:
@@ -127,8 +131,9 @@ class Sliding:
             self.forward(self.store.key_bytes(key, start), windowed, new[0], old, new[1], headers, True)
 
 
-def sliding_aggregate(node: SlidingAggregate, env: Env, emit: Emit) -> Emit:
-    sliding = Sliding(node, env, emit)
+def sliding_aggregate(node: SlidingAggregate, env: Env, emit: Emit, *, true_old: bool) -> Emit:
+    """`true_old`: a window that was not there before has no old value, where Kafka Streams gives the first it has."""
+    sliding = Sliding(node, env, emit, true_old=true_old)
     close = emit_closed(node, env, sliding.store, emit) if node.on_close else None
     difference, grace, drop = node.windows.difference, node.windows.grace, env.drop
     observed = env.state.cell(f"{node.name}/stream time", -1)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from headrace.model.record import Headers, stamped
-from headrace.model.windows import LONGEST, TimeWindows, UnlimitedWindows, Window, Windowed, Windows
+from headrace.model.windows import TimeWindows, Window, Windowed, Windows, ends_of
 from headrace.runtime.env import Env
 from headrace.runtime.operators.closing import NEVER, Closing
 from headrace.runtime.operators.emit import Emit
@@ -16,7 +16,8 @@ from headrace.state.window import WindowedValues
 from headrace.topology.nodes import WindowAggregate
 
 
-def window_aggregate(node: WindowAggregate, env: Env, emit: Emit) -> Emit:
+def window_aggregate(node: WindowAggregate, env: Env, emit: Emit, *, true_old: bool) -> Emit:
+    """`true_old`: a window that was not there before has no old value, where Kafka Streams gives the initial one."""
     store: WindowedValues = env.store(node.store)
     row_of, get, update = store.row, store.table.get, store.update
     starts_for, end_of = starts_of(node.windows), ends_of(node.windows)
@@ -33,13 +34,13 @@ def window_aggregate(node: WindowAggregate, env: Env, emit: Emit) -> Emit:
         if timestamp > observed.value:
             observed.value = timestamp
         close_time = observed.value - grace
-        row = row_of(key)
+        row, hidden = row_of(key), store.hidden
         for start in starts_for(timestamp):
             if end_of(start) <= close_time:
                 drop("late")
                 continue
             place = row + encode_time(start)
-            before = get(place)  # a window that is open is within the retention, so the table itself can be asked
+            before = get(place) if start > hidden else None
             if before is None:
                 old, time = initialize(), timestamp
             else:
@@ -49,7 +50,7 @@ def window_aggregate(node: WindowAggregate, env: Env, emit: Emit) -> Emit:
             new = add(key, value, old)
             update(place, None if new is None else stamped((new, time)), start, known=before is not None)
             if forward is not None:
-                forward(place, (key, start), new, old, time, headers, True)
+                forward(place, (key, start), new, None if before is None and true_old else old, time, headers, True)
         if close is not None:
             close(close_time, headers)
 
@@ -61,24 +62,6 @@ def starts_of(windows: Windows) -> Callable[[int], Iterable[int]]:
     if isinstance(windows, TimeWindows):
         return windows.starts_for
     return lambda timestamp: [window.start for window in windows.windows_for(timestamp)]
-
-
-def ends_of(windows: Windows) -> Callable[[int], int]:
-    """Where the window that starts at a time ends; the windows of a user's definition need not all be of one size."""
-    size = windows.size
-    if isinstance(windows, TimeWindows | UnlimitedWindows):
-        return lambda start: min(start + size, LONGEST)
-    known: dict[int, int] = {}
-
-    def end_of(start: int) -> int:
-        if start not in known:
-            if len(known) >= 1000:
-                known.clear()
-            ends = (window.end for window in windows.windows_for(start) if window.start == start)
-            known[start] = next(ends, start + size)
-        return known[start]
-
-    return end_of
 
 
 def windowed_key(end_of: Callable[[int], int]) -> Callable[[tuple[Any, int]], Windowed]:
