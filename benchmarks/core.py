@@ -2,8 +2,8 @@
 
     python benchmarks/core.py [--records 200000] [--json]
 
-Both sides get bytes and give bytes. Headrace keeps its state in LMDB and commits it after every batch of 10,000 records;
-the loop keeps dicts and forgets them. The workloads are the ones that programs are made of.
+Both sides get bytes and give bytes. Headrace keeps its state in LMDB and commits it after every batch of 10,000
+records; the loop keeps dicts and forgets them. The workloads are the ones that programs are made of.
 """
 
 from __future__ import annotations
@@ -51,7 +51,16 @@ class Workload:
 def orders(count: int) -> list[Row]:
     chance = random.Random(1)
     return [
-        ("orders", 0, i, b"%d" % i, orjson.dumps({"id": i, "quantity": chance.randrange(10), "sku": f"s{i % 500}"}), i, (), i)
+        (
+            "orders",
+            0,
+            i,
+            b"%d" % i,
+            orjson.dumps({"id": i, "quantity": chance.randrange(10), "sku": f"s{i % 500}"}),
+            i,
+            (),
+            i,
+        )
         for i in range(count)
     ]
 
@@ -295,7 +304,9 @@ def main() -> None:
     if options.json:
         print(json.dumps(results))
         return
-    table = Table("workload", "Headrace records/s", "loop records/s", "share", "goal", title=f"One core, batches of {BATCH:,}")
+    table = Table(
+        "workload", "Headrace records/s", "loop records/s", "share", "goal", title=f"One core, batches of {BATCH:,}"
+    )
     for r in results:
         colour = "green" if r["ratio"] >= r["goal"] else "red"
         share = f"[{colour}]{r['ratio']:.0%}[/]"

@@ -11,6 +11,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from headrace.config import Config
+from headrace.config.properties import read_properties
 from headrace.errors import InvalidStateStoreError, StreamsError
 from headrace.model.ids import TaskId
 from headrace.model.record import Record, headers_of
@@ -118,7 +119,9 @@ class TopologyTestDriver:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self.close()
 
     # ------------------------------------------------------------------------------------------ how it goes round
@@ -199,7 +202,12 @@ class TestInputTopic:
     def __init__(self, driver: TopologyTestDriver, topic: str, key: Serde, value: Serde) -> None:
         self._driver, self.topic, self._key, self._value = driver, topic, key, value
 
-    def pipe(self, *key_and_value: Any, timestamp: int | datetime | None = None, headers: Iterable[tuple[str, bytes | None]] = ()) -> None:
+    def pipe(
+        self,
+        *key_and_value: Any,
+        timestamp: int | datetime | None = None,
+        headers: Iterable[tuple[str, bytes | None]] = (),
+    ) -> None:
         """`pipe(value)` or `pipe(key, value)`; without a timestamp it is the driver's wall clock."""
         if not 1 <= len(key_and_value) <= 2:
             raise TypeError(f"pipe takes a value, or a key and a value, not {len(key_and_value)} things")
@@ -268,6 +276,4 @@ def global_nodes(graph: Graph) -> Iterator[str]:
 
 
 def as_settings(config: Mapping[str, Any] | str | Path | None) -> Mapping[str, Any]:
-    from headrace.config.properties import read_properties
-
     return read_properties(config) if isinstance(config, (str, Path)) else config or {}

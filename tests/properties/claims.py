@@ -169,7 +169,7 @@ def kept(fields: Fields, claim: Claim) -> Claim:
 
 def joined_tables(op: str, fields: Fields, left: Claim, right: Claim) -> Claim | None:
     deletes = left.deletes or right.deletes or fields["joiner"]["fn"] not in NEVER_NULL
-    both_exact, stored = left.exact and right.exact, "store" in fields
+    both_exact, stored = left.exact and right.exact, join_is_stored(fields)
     if not both_exact:
         too_late = any(
             one.deletes and not (one.prompt and (one.exact or not other.exact))
@@ -184,6 +184,11 @@ def joined_tables(op: str, fields: Fields, left: Claim, right: Claim) -> Claim |
         prompt=both_exact if stored else left.prompt and right.prompt,
         olds=both_exact or (stored and cached(fields)),
     )
+
+
+def join_is_stored(fields: Fields) -> bool:
+    """Unlike that of other tables a join's store needs no name, only a Materialized."""
+    return "store" in fields or "serdes" in fields
 
 
 def regrouped(op: str, fields: Fields, claim: Claim) -> Claim | None:

@@ -87,6 +87,7 @@ class Levels:
             for key, value in state.engine.scan(b"", None):
                 found[number, state._owners[key[:4]]][key[4:]] = value
             for kind, cells in (("(cells)", state._cells), ("(unlogged cells)", state._unlogged_cells)):
-                changed = {name: cell for name, cell in cells._cells.items() if cell.value != cell.default}
-                found[number, kind] = {name.encode(): cell.value for name, cell in changed.items()}
+                for name, cell in cells._cells.items():
+                    if cell.value == cell.default:
+                        found[number, kind].pop(name.encode(), None)
         return dict(found)

@@ -79,10 +79,11 @@ def join_table(w: Writer, n: Node) -> Node:
     (n, other), region = w.meet(n, other)
     op, (joiner, value) = w.pick(["join", "leftJoin", "outerJoin"]), w.pick(f.JOINERS)
     value = f.typed(value, n.value)
-    fields = w.store({"joiner": joiner})
+    fields = declared(w.store({"joiner": joiner}), value)
     claim = claims.joined_tables(op, fields, n.claim, other.claim)
-    fields = {"from": n.id, "other": other.id, **declared(fields, value)}
-    versioned = 0 if n.versioned is not None and other.versioned is not None and "store" not in fields else None
+    stored = claims.join_is_stored(fields)
+    versioned = 0 if n.versioned is not None and other.versioned is not None and not stored else None
+    fields |= {"from": n.id, "other": other.id}
     # A join of windowed tables lets `suppress` look for the windows above it.
     windows = n.windows if n.windows and other.windows else None
     return w.define(op, fields, "table", (n.key, value), claim, region=region, versioned=versioned, windows=windows)

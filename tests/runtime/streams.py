@@ -9,7 +9,7 @@ from typing import Any
 from headrace import KStream, KTable, Record, StreamsBuilder, Topology, serde
 from headrace.testing import TopologyTestDriver
 
-TEXTS = {"key": serde.STRING, "value": serde.STRING}
+TEXTS: dict[str, Any] = {"key": serde.STRING, "value": serde.STRING}
 AT_ONCE = {"statestore.cache.max.bytes": 0, "emit.interval.ms": 0}  # every update comes out, closed windows too
 
 

@@ -3,7 +3,7 @@
 import pytest
 from tests.runtime.streams import TEXTS, drive, dropped, pipe
 
-from headrace import Materialized, StreamsBuilder, StreamsError, serde
+from headrace import Materialized, Stores, StreamsBuilder, StreamsError, serde
 from headrace.errors import SerializationError
 
 TO_DEAD_LETTERS = {"production_exception_handler": "dead_letter", "errors_dead_letter_queue_topic_name": "dead"}
@@ -89,8 +89,6 @@ def test_a_value_that_its_store_cannot_encode_reaches_the_caller_as_a_streams_er
 
 
 def test_a_processor_that_puts_what_its_store_cannot_encode_gets_a_streams_error_to_the_caller():
-    from headrace import Stores
-
     class Put:
         def init(self, context):
             self.store = context.store("kept")

@@ -100,6 +100,14 @@ def test_a_partitioner_returns_partitions_by_number(returned):
     assert isinstance(caught.value.__cause__, TypeError)
 
 
+@pytest.mark.parametrize("chosen", [-1, 1, [0, 7]], ids=repr)
+def test_a_partitioner_chooses_partitions_that_there_are(chosen):
+    builder = StreamsBuilder()
+    builder.stream("in", **TEXTS).to("out", partitioner=lambda topic, k, v, n: chosen, name="sink")
+    with drive(builder) as driver, pytest.raises(StreamsError, match="sink: the partitioner chose partition"):
+        pipe(driver, "in", [RECORD])
+
+
 def test_a_partitioner_may_return_none_one_or_several_partitions():
     written = {"none": None, "one": 0, "several": [0, 0], "nowhere": []}
     builder = StreamsBuilder()

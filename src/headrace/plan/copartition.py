@@ -20,7 +20,9 @@ def partition_counts(graph: Graph, plan: Plan, known: Mapping[str, int]) -> dict
     return counts
 
 
-def inherited(topic: str, plan: Plan, known: Mapping[str, int], counts: dict[str, int], on_the_way: frozenset[str]) -> int:
+def inherited(
+    topic: str, plan: Plan, known: Mapping[str, int], counts: dict[str, int], on_the_way: frozenset[str]
+) -> int:
     """As many partitions as the largest topic that feeds the stages which write it."""
     if topic in counts:
         return counts[topic]

@@ -70,7 +70,9 @@ def mark_back_edges(stages: dict[int, Stage], edges: list[Edge]) -> Iterator[Edg
         done.add(number)
 
     # From stages that read the log first: where a circle is entered, it is best entered at its beginning.
-    for number in sorted(stages, key=lambda number: (not stages[number].topics and not stages[number].patterns, number)):
+    for number in sorted(
+        stages, key=lambda number: (not stages[number].topics and not stages[number].patterns, number)
+    ):
         if number not in done:
             visit(number)
     for edge in edges:

@@ -170,7 +170,9 @@ class Compiler:
                 return table_join.merge(node, self.env, emit)
             case n.Suppress():
                 below_aggregate = feeds_aggregate(self.graph, node.name)
-                return suppress.suppress(node, self.buffers.suppress(node), self.env, emit, old_is_prior=below_aggregate)
+                return suppress.suppress(
+                    node, self.buffers.suppress(node), self.env, emit, old_is_prior=below_aggregate
+                )
             case _:
                 return None
 
@@ -213,15 +215,17 @@ class Compiler:
 
     def _process(self, node: n.Process, children: Mapping[str, Emit]) -> Emit:
         user = node.supplier()
-        self.program.users.append(user)
-        self._starts[node.name] = lambda: process.start(user, self._context(Context, node.name, children))
+        self._starts[node.name] = lambda: self._start(user, self._context(Context, node.name, children))
         return process.process(node, user)
 
     def transformer(self, node: n.TableTransformValues) -> Callable[[Any, Any], Any]:
         user = node.supplier()
-        self.program.users.append(user)
-        process.start(user, self._context(TransformerContext, node.name, {}))
+        self._start(user, self._context(TransformerContext, node.name, {}))
         return user.transform
+
+    def _start(self, user: Any, context: Context) -> None:
+        self.program.users.append(user)  # in this order they will be closed
+        process.start(user, context)
 
     # ---------------------------------------------------------------------------------------------------- edges
     def _inlet(self, node: n.Source) -> edges.Inlet:

@@ -63,8 +63,8 @@ class Context:
         if name not in self._stores:
             have = ", ".join(self._stores) or "none"
             raise InvalidStateStoreError(
-                f"{self.node} has no store {name!r} (it has: {have}). Connect it: topology.connect({self.node!r}, {name!r}), "
-                f"or name it in process(supplier, {name!r})."
+                f"{self.node} has no store {name!r} (it has: {have}). "
+                f"Connect it: topology.connect({self.node!r}, {name!r}), or name it in process(supplier, {name!r})."
             )
         return self._env.store(name)
 

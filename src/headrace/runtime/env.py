@@ -55,5 +55,7 @@ class Env:
     lookup: Callable[[str], Lookup]  # by the name of a table's node
     caching: bool  # tables forward the last value of a key once a batch
     emit_interval: int  # wall-clock milliseconds between emissions of closed windows and unmatched records
-    flushers: dict[str, Callable[[], bool]] = field(default_factory=dict[str, Callable[[], bool]])  # by store: empty its cache
+    flushers: dict[str, Callable[[], bool]] = field(
+        default_factory=dict[str, Callable[[], bool]]
+    )  # by store: empty its cache
     caches: dict[str, Any] = field(default_factory=dict[str, Any])  # by store: how its updates get into the cache

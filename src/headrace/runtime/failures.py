@@ -61,10 +61,8 @@ class Failures:
         self._decide(self.handlers.processing, node, record, error, ProcessingError(reason), "processing")
 
     def production(self, node: str, record: Record, error: Exception) -> None:
-        reason = (
-            f"{node} cannot encode what became of {self._place()}: {error}. "
-            f"Check the serdes of the sink: the key is a {type(record.key).__name__}, the value a {type(record.value).__name__}."
-        )
+        kinds = f"the key is a {type(record.key).__name__}, the value a {type(record.value).__name__}"
+        reason = f"{node} cannot encode what became of {self._place()}: {error}. Check the serdes of the sink: {kinds}."
         self._decide(self.handlers.production, node, record, error, SerializationError(reason), "production")
 
     def guard(self, node: str, run: Emit) -> Emit:
@@ -107,7 +105,9 @@ class Failures:
         log.warning("%s: the record is left out (%s)", failed, response)
         self.drop(f"{what} error")
 
-    def _ask(self, handler: Callable[[Failure, Record, Exception], str], node: str, record: Record, error: Exception) -> str:
+    def _ask(
+        self, handler: Callable[[Failure, Record, Exception], str], node: str, record: Record, error: Exception
+    ) -> str:
         row = self.here.row
         where = (row[0], row[1], row[2]) if row else (None, None, None)
         try:
@@ -119,7 +119,16 @@ class Failures:
         topic, row = self.handlers.dead_letter_topic, self.here.row
         if topic is None:
             raise StreamsError("there is no topic for dead letters; set errors.dead.letter.queue.topic.name") from error
-        origin, partition, offset, key, value, timestamp, headers, _ = row or ("", -1, -1, None, None, self.here.clock, (), None)
+        origin, partition, offset, key, value, timestamp, headers, _ = row or (
+            "",
+            -1,
+            -1,
+            None,
+            None,
+            self.here.clock,
+            (),
+            None,
+        )
         cause = (
             ("__streams.errors.exception", f"{type(error).__module__}.{type(error).__qualname__}".encode()),
             ("__streams.errors.message", str(error).encode()),

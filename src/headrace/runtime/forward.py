@@ -14,7 +14,9 @@ from headrace.runtime.env import Env
 from headrace.runtime.operators.emit import Emit
 from headrace.state.table import Table
 
-Forward = Callable[[Any, Any, Any, Any, int, Headers, bool], None]  # (place, key, new, old, timestamp, headers, is latest)
+Forward = Callable[
+    [Any, Any, Any, Any, int, Headers, bool], None
+]  # (place, key, new, old, timestamp, headers, is latest)
 
 
 class Cached(Protocol):

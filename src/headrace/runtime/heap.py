@@ -1,7 +1,7 @@
 """What is due next.
 
-Java's `PriorityQueue`, move for move: among equal times the order of Kafka Streams is the order of that heap, and programs
-see it (which of two punctuations fires first, which of two topics is read first).
+Java's `PriorityQueue`, move for move: among equal times the order of Kafka Streams is the order of that heap, and
+programs see it (which of two punctuations fires first, which of two topics is read first).
 """
 
 from __future__ import annotations

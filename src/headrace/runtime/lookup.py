@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 from headrace.errors import TopologyError
 from headrace.runtime.env import Env, Lookup
@@ -58,8 +58,7 @@ class Lookups:
                 return self._computed(name, mapped(node))
             case TableJoinMerge(store=None):
                 left = self._graph.nodes[self._graph.parents[name][0]]
-                assert isinstance(left, TableJoin)
-                return joined_lookup(left, env)
+                return joined_lookup(cast("TableJoin", left), env)
             case _:
                 store = getattr(node, "store", None)
                 if store is None:

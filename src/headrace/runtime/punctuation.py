@@ -7,7 +7,6 @@ from collections.abc import Callable
 from headrace.runtime.heap import TimeHeap
 from headrace.state.task_state import Cell
 
-
 NEVER = 2**63  # after all timestamps
 
 

@@ -44,7 +44,8 @@ def keyed(store: Any) -> Keyed:
         case _:
             raise InvalidStateStoreError(
                 f"a table by key needs a key-value store, but {store.name!r} is a {type(store).__name__}: "
-                "the table of a windowed cogroup cannot be joined with a table; aggregate without cogroup, or join its stream"
+                "the table of a windowed cogroup cannot be joined with a table; "
+                "aggregate without cogroup, or join its stream"
             )
 
 

@@ -15,7 +15,7 @@ from headrace.model.ids import TaskId
 from headrace.model.timestamps import extractor_of
 from headrace.runtime.batch import Output, Result, Row
 from headrace.runtime.compile import Compiler
-from headrace.runtime.env import Env, Here
+from headrace.runtime.env import Env, Here, Lookup
 from headrace.runtime.failures import Failures, Handlers
 from headrace.runtime.lookup import Lookups
 from headrace.runtime.operators.edges import Decoded, Inlet, Outlet
@@ -97,10 +97,13 @@ class Task:
             store=store,
             here=self.here,
             drop=lambda reason: self._count(reason, 1),
-            lookup=lambda name: self._lookups(name),
+            lookup=self._lookup,
             caching=config.statestore_cache_max_bytes > 0,
             emit_interval=config.emit_interval_ms,
         )
+
+    def _lookup(self, name: str) -> Lookup:
+        return self._lookups(name)
 
     def _count(self, reason: str, count: int) -> None:
         self._dropped[reason] += count
@@ -156,7 +159,7 @@ class Task:
         return self._find_inlet(row[0]).read(row)
 
     def step(self, row: Row | None, decoded: Decoded | None, *, clock: int, version: Version) -> Result:
-        """A batch of one row that has been read, or of none: then what the clock has made due. The test driver's way."""
+        """The test driver's batch: one row that has been read, or none, then what the clock has made due."""
         with self._batch(clock):
             if row is None:
                 self._program.punctuations[Punctuation.WALL_CLOCK].run(clock)
@@ -182,8 +185,8 @@ class Task:
 
     def _end(self, version: Version) -> Result:
         """Lets out what caches hold, and commits the state."""
-        while any([flush() for flush in self._flushers]):
-            pass
+        while True in [flush() for flush in self._flushers]:
+            pass  # what one cache lets out may have come into another
         self._stream_time.value = self.here.stream_time
         delta = self.state.commit(version)
         result = Result(self._outbox.copy(), delta, dict(self._dropped))
@@ -228,7 +231,9 @@ def resolved(spec: StoreSpec, serdes: Serdes) -> StoreSpec:
 def serdes_of(config: Config) -> Serdes:
     return Serdes(
         serde_setting(config.default_key_serde, "default.key.serde"),
-        None if config.default_value_serde is None else serde_setting(config.default_value_serde, "default.value.serde"),
+        None
+        if config.default_value_serde is None
+        else serde_setting(config.default_value_serde, "default.value.serde"),
     )
 
 

@@ -16,6 +16,7 @@ class Cell:
     __slots__ = ("default", "saved", "value")
 
     value: Any  # an int, bytes or None; Any, because it is the operator's to know which
+    saved: Any  # as of the last commit
 
     def __init__(self, default: Content, saved: Content) -> None:
         self.default = default

@@ -20,14 +20,16 @@ Decoded = tuple[Any, Any, int]  # key, value, timestamp
 
 
 class Inlet(NamedTuple):
-    """A source, ready to run: `read` decodes a row, or tells by None that it is left out; `emit` takes what was read."""
+    """A source, ready to run: `read` decodes a row, None says that it is left out; `emit` takes what was read."""
 
     name: str
     read: Callable[[Row], Decoded | None]
     emit: Emit
 
 
-def inlet(node: Source, key: Serde, value: Serde, extract: TimestampExtractor, env: Env, failures: Failures, emit: Emit) -> Inlet:
+def inlet(
+    node: Source, key: Serde, value: Serde, extract: TimestampExtractor, env: Env, failures: Failures, emit: Emit
+) -> Inlet:
     decode_key, decode_value, name = key.decode, value.decode, node.name
 
     def decode(row: Row) -> Decoded | None:
@@ -66,7 +68,9 @@ def read_and_extract(
         except StreamsError:
             raise
         except Exception as error:
-            raise StreamsError(f"{name}: the timestamp extractor failed on {row[0]}/{row[1]} at offset {row[2]}") from error
+            raise StreamsError(
+                f"{name}: the timestamp extractor failed on {row[0]}/{row[1]} at offset {row[2]}"
+            ) from error
         if type(timestamp) is not int:
             raise StreamsError(f"{name}: a timestamp extractor returns milliseconds as an int, not {timestamp!r}")
         if timestamp < 0:
@@ -86,7 +90,9 @@ class Outlet(NamedTuple):
     partitions: Callable[[str], int | None]  # of a topic, None if that is not known
 
 
-def sink(node: Sink, serdes: tuple[Serde, Serde], windowed: Serde | None, outlet: Outlet, env: Env, failures: Failures) -> Emit:
+def sink(
+    node: Sink, serdes: tuple[Serde, Serde], windowed: Serde | None, outlet: Outlet, env: Env, failures: Failures
+) -> Emit:
     """`windowed` is the serde of the key inside a windowed key: all windows of a key go to one partition."""
     encode_key, encode_value = serdes[0].encode, serdes[1].encode
     here, outbox = env.here, outlet.outbox
@@ -115,7 +121,9 @@ def sink(node: Sink, serdes: tuple[Serde, Serde], windowed: Serde | None, outlet
 
 def topic_chooser(node: Sink, outlet: Outlet, env: Env) -> Callable[[Any, Any, int, Headers], str]:
     def run(key: Any, value: Any, timestamp: int, headers: Headers) -> str:
-        topic: Any = node.topic(key, value, RoutedRecord(env, timestamp, headers)) if callable(node.topic) else node.topic
+        topic: Any = (
+            node.topic(key, value, RoutedRecord(env, timestamp, headers)) if callable(node.topic) else node.topic
+        )
         if not isinstance(topic, str) or not topic:
             raise TypeError(f"{node.name}: a topic extractor returns the name of a topic, not {topic!r}")
         return topic
@@ -156,9 +164,21 @@ def partition_chooser(
         count = outlet.partitions(topic)
         chosen = choose(topic, key, value, count or 1) if choose else None
         if chosen is not None:
-            return (chosen,) if isinstance(chosen, int) else tuple(chosen)
+            return checked(node.name, (chosen,) if isinstance(chosen, int) else tuple(chosen), topic, count)
         if windowed is None or key is None or count is None:
             return (None,)
         return (partition_of(windowed.encode(key.key), count),)
 
     return run
+
+
+def checked(name: str, partitions: tuple[Any, ...], topic: str, count: int | None) -> tuple[int, ...]:
+    """What a partitioner of the user's chose, if there are such partitions."""
+    for partition in partitions:
+        if type(partition) is not int:
+            raise TypeError(
+                f"{name}: a partitioner returns the number of a partition, several or None, not {partition!r}"
+            )
+        if partition < 0 or (count is not None and partition >= count):
+            raise ValueError(f"{name}: the partitioner chose partition {partition} of {topic}, which has {count}")
+    return partitions

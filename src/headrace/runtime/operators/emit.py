@@ -7,7 +7,7 @@ from typing import Any
 
 from headrace.model.record import Headers
 
-# (key, value, timestamp, headers). Positional arguments and no record object: one hop costs a function call and no more.
+# (key, value, timestamp, headers). Positional arguments, no record object: a hop costs a function call and no more.
 Emit = Callable[[Any, Any, int, Headers], None]
 
 

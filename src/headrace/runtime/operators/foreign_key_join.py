@@ -1,8 +1,8 @@
 """Joins of two tables by a foreign key.
 
-The left side sends the right side a *subscription* for every row: "tell me about this foreign key". The right side keeps
-subscriptions, answers each one with the current right value, and sends every change of a right value to its subscribers.
-Back on the left side an answer is joined with the left value, if that is still the one that asked.
+The left side sends the right side a *subscription* for every row: "tell me about this foreign key". The right side
+keeps subscriptions, answers each one with the current right value, and sends every change of a right value to its
+subscribers. Back on the left side an answer is joined with the left value, if that is still the one that asked.
 """
 
 from __future__ import annotations

@@ -14,7 +14,9 @@ from headrace.topology.nodes import Process
 def process(node: Process, user: Any) -> Emit:
     """`user` is what the supplier made."""
     if not callable(getattr(user, "process", None)):
-        raise TopologyError(f"{node.name}: the supplier made a {type(user).__name__}, which has no process(record) method")
+        raise TopologyError(
+            f"{node.name}: the supplier made a {type(user).__name__}, which has no process(record) method"
+        )
     handle, record_of = user.process, FixedKeyRecord if node.fixed_key else Record
 
     def run(key: Any, value: Any, timestamp: int, headers: Headers) -> None:

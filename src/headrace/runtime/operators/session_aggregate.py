@@ -17,12 +17,11 @@ from headrace.topology.nodes import SessionAggregate
 
 def session_aggregate(node: SessionAggregate, env: Env, emit: Emit) -> Emit:
     store: Sessions = env.store(node.store)
-    forward = None if node.on_close else forwarder(node.store, env, emit, send_old=node.send_old)
+    pass_on = forward_session(node, env, store, emit)
     close = emit_closed(node, env, store, emit) if node.on_close else None
     gap, grace = node.windows.gap, node.windows.grace
     initialize, add, merge, drop = node.initialize, node.add, node.merge, env.drop
     observed = env.state.cell(f"{node.name}/stream time", -1)
-    keep_headers = env.caching and env.state.specs[node.store].caching  # as Kafka Streams: only a cache remembers them
 
     def run(key: Any, value: Any, timestamp: int, headers: Headers) -> None:
         if key is None:
@@ -41,20 +40,30 @@ def session_aggregate(node: SessionAggregate, env: Env, emit: Emit) -> Emit:
             drop("late")
         else:
             if (start, end) != (timestamp, timestamp):
-                retract(found, headers)
+                for session, part in found:
+                    store.remove(session)
+                    pass_on(session, None, part, headers)
             aggregate = add(key, value, aggregate)
             merged = Windowed(key, Window(start, end))
             store.put(merged, aggregate)
-            if forward is not None:
-                forward(store.key_bytes(merged), merged, aggregate, None, end, headers if keep_headers else (), True)
+            pass_on(merged, aggregate, None, headers)
         if close is not None:
             close(close_time, headers)
 
-    def retract(sessions: list[tuple[Windowed, Any]], headers: Headers) -> None:
-        for session, part in sessions:
-            store.remove(session)
-            if forward is not None:
-                forward(store.key_bytes(session), session, None, part, session.window.end, headers if keep_headers else (), True)
+    return run
+
+
+def forward_session(
+    node: SessionAggregate, env: Env, store: Sessions, emit: Emit
+) -> Callable[[Windowed, Any, Any, Headers], None]:
+    """How the new and old value of a session go on: not at all if results come on close."""
+    if node.on_close:
+        return lambda session, new, old, headers: None
+    forward, place = forwarder(node.store, env, emit, send_old=node.send_old), store.key_bytes
+    keep_headers = env.caching and env.state.specs[node.store].caching  # as in Kafka Streams: only a cache has them
+
+    def run(session: Windowed, new: Any, old: Any, headers: Headers) -> None:
+        forward(place(session), session, new, old, session.window.end, headers if keep_headers else (), True)
 
     return run
 

@@ -1,8 +1,8 @@
 """Aggregates of a stream in sliding windows.
 
 A window exists for every set of records that are at most `difference` apart: the record's *left* window ends at it, its
-*right* window begins one millisecond after it. A new record is added to the windows it falls into, and makes up to three
-new ones: the right window of the record before it, its own left window, and its own right window.
+*right* window begins one millisecond after it. A new record is added to the windows it falls into, and makes up to
+three new ones: the right window of the record before it, its own left window, and its own right window.
 """
 
 from __future__ import annotations
@@ -113,7 +113,15 @@ class Sliding:
         self.pass_on(key, timestamp + 1, None, around.right, headers)
 
     def update(
-        self, key: Any, value: Any, timestamp: int, headers: Headers, start: int, found: Aggregated, fresh: bool = False
+        self,
+        key: Any,
+        value: Any,
+        timestamp: int,
+        headers: Headers,
+        start: int,
+        found: Aggregated,
+        *,
+        fresh: bool = False,
     ) -> None:
         """`fresh`: the window was not there before, `found` is what it begins with."""
         if start + self.difference < self.close_time:
@@ -160,9 +168,7 @@ def sliding_aggregate(node: SlidingAggregate, env: Env, emit: Emit, *, true_old:
     return run
 
 
-def emit_closed(
-    node: SlidingAggregate, env: Env, store: WindowedValues, emit: Emit
-) -> Callable[[int, Headers], None]:
+def emit_closed(node: SlidingAggregate, env: Env, store: WindowedValues, emit: Emit) -> Callable[[int, Headers], None]:
     closing, difference = Closing(node.name, env), node.windows.difference
     store.hold_back(0 if closing.last.value == NEVER else max(0, closing.last.value - difference))
 

@@ -59,10 +59,9 @@ class Unmatched:
         for place in done:
             self.buffer.remove(place)
 
-
     def _nothing_expired(self, wait: int) -> bool:
-        # Where nothing waits, Kafka Streams adds to the largest long there is, and the sum comes out negative: it looks,
-        # and its look counts for the interval between two emissions.
+        # Where nothing waits, Kafka Streams adds to the largest long there is, and the sum comes out negative: it
+        # looks, and its look counts for the interval between two emissions.
         if self.oldest.value == LONGEST and wait > 0:
             return False
         return self.oldest.value + wait >= self.stream_time.value

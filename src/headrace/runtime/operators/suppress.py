@@ -15,8 +15,8 @@ from headrace.topology.nodes import Suppress
 def suppress(node: Suppress, buffer: SuppressBuffer, env: Env, emit: Emit, *, old_is_prior: bool) -> Emit:
     """`old_is_prior`: the old value that goes with an update is the one that was let out before.
 
-    Kafka Streams gives the old value that the table above had, which never came out if it was held back; an aggregate below
-    would subtract what was never added. So below an aggregate Headrace gives the right one.
+    Kafka Streams gives the old value that the table above had, which never came out if it was held back; an aggregate
+    below would subtract what was never added. So above an aggregate Headrace gives the right one.
     """
     here, wait, final = env.here, node.wait, node.final
     observed = env.state.cell(f"{node.name}/stream time", -1)
@@ -45,7 +45,8 @@ def suppress(node: Suppress, buffer: SuppressBuffer, env: Env, emit: Emit, *, ol
         if over_capacity():
             raise StreamsError(
                 f"{node.name}: the buffer is full with {buffer.count.value} records and {buffer.size.value} bytes "
-                f"(limits: {max_records} records, {max_bytes} bytes). Give it more room, or let it emit_early_when_full()."
+                f"(limits: {max_records} records, {max_bytes} bytes). "
+                "Give it more room, or let it emit_early_when_full()."
             )
 
     return run

@@ -49,7 +49,9 @@ def with_grace(node: StreamTableJoin, env: Env, table: Lookup, buffer: GraceBuff
     def run(key: Any, value: Any, timestamp: int, headers: Headers) -> None:
         observed.value = max(observed.value, timestamp)
         if key is None:
-            raise ValueError(f"{node.name}: a record without a key cannot wait for its grace; filter it out before the join")
+            raise ValueError(
+                f"{node.name}: a record without a key cannot wait for its grace; filter it out before the join"
+            )
         if timestamp < observed.value - grace:
             join(key, value, timestamp, headers)
             return
