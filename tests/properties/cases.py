@@ -148,7 +148,8 @@ def cases(draw: Callable[..., Any], *, steady: bool = False) -> Case:
             write_step(w)
         w.write_sinks()
     config: Spec = {"store_type": "in_memory"} if w.chance(3) else {}
-    config |= {"optimization": "all"} if w.chance(3) and optimizable(w.statements) else {}
+    if w.may_optimize and w.chance(3) and optimizable(w.statements):
+        config["optimization"] = "all"
     return Case(w.statements, config, draw(records(*types)), w.sinks, w.stores)
 
 

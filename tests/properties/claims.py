@@ -18,6 +18,7 @@ one value at a time. Kafka Streams has the same limits; these depend on the cut,
 - joins of streams with tables, and looks into stores, that a cache updates only at the end of a batch;
 - suppression by time limit, or of sessions, below a cache: what is let out depends on when each update came; `until window
   closes` stands, as a window's last update comes before the one that closes it, if each moves the time (so: no deletions);
+- joins with a table so suppressed that has no store: whether a window was let out once or twice decides what is found;
 - the time of a task that reads what a cache passes on: punctuations and `times` are claimed of the first sub-topology only;
 - transformers that count their calls.
 """
@@ -50,6 +51,7 @@ class Claim:
     prompt: bool = True  # of a table: who looks a key up sees it as if there were no caches
     olds: bool = True  # of a table: the old value that goes with an update is the one that was passed on before
     zeros: bool = False  # of a table: 0 counts as no value
+    behind: bool = False  # of a table: who looks a key up while its update goes out sees the value before
 
 
 def cached(fields: Fields) -> bool:
@@ -113,7 +115,7 @@ def to_table(fields: Fields, claim: Claim) -> Claim | None:
         return Claim(exact=not cached(fields), deletes=claim.deletes)
     if claim.zeros or "versioned_ms" in fields:
         return None
-    return replace(claim, exact=False, prompt=False, olds=True)
+    return replace(claim, exact=False, prompt=False, olds=True, behind=False)
 
 
 def aggregated(op: str, fields: Fields, claims: list[Claim], windows: Fields | None, *, on_close: bool) -> Claim | None:
@@ -153,7 +155,7 @@ def of_table(op: str, fields: Fields, claim: Claim, windows: Fields | None) -> C
             if claim.exact:
                 return claim
             steady = kind == "until_window_closes" and windows is not None and windows["type"] != "session"
-            return replace(claim, prompt=False) if steady and not claim.deletes else None
+            return replace(claim, prompt=False, behind=True) if steady and not claim.deletes else None
         case "groupBy", {"key": {"fn": key}, "value": {"fn": value}}:
             zeros = claim.deletes or key not in OF_KEY or value in TURNS_NULL
             return replace(claim, zeros=zeros) if claim.olds else None
@@ -164,7 +166,7 @@ def kept(fields: Fields, claim: Claim) -> Claim:
     """Of a table computed from one with this claim, with a store or without."""
     if "store" not in fields:
         return claim
-    return replace(claim, exact=claim.exact and not cached(fields), prompt=claim.exact, olds=True)
+    return replace(claim, exact=claim.exact and not cached(fields), prompt=claim.exact, olds=True, behind=False)
 
 
 def joined_tables(op: str, fields: Fields, left: Claim, right: Claim) -> Claim | None:
@@ -175,7 +177,8 @@ def joined_tables(op: str, fields: Fields, left: Claim, right: Claim) -> Claim |
             one.deletes and not (one.prompt and (one.exact or not other.exact))
             for one, other in ((left, right), (right, left))
         )
-        if too_late or left.zeros or right.zeros or (op == "join" and left.deletes and right.deletes):
+        both_delete = op == "join" and left.deletes and right.deletes
+        if too_late or both_delete or left.zeros or right.zeros or left.behind or right.behind:
             return None
     return Claim(
         exact=both_exact and not (stored and cached(fields)),

@@ -88,6 +88,6 @@ class Levels:
                 found[number, state._owners[key[:4]]][key[4:]] = value
             for kind, cells in (("(cells)", state._cells), ("(unlogged cells)", state._unlogged_cells)):
                 for name, cell in cells._cells.items():
-                    if cell.value == cell.default:
+                    if cell.value == cell.default and "/schedule " not in name:
                         found[number, kind].pop(name.encode(), None)
         return dict(found)

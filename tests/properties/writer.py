@@ -33,6 +33,9 @@ class Writer:
         self.sinks: dict[str, Claim] = {}  # by topic
         self.stores: dict[str, Claim] = {}
         self.regions = Regions()
+        # The optimizer moves a repartition up to where keys were changed, across processors, which then get and give records
+        # of another kind than the topic was made for; Kafka Streams does so, too (its ClassCastException is our TypeError).
+        self.may_optimize = True
         self._names = 0
 
     # -------------------------------------------------------------------------------------------------- choosing
@@ -91,6 +94,8 @@ class Writer:
     def stream(self, op: str, subject: Node, fields: Spec, key: str = f.SAME, value: str = f.SAME, **rest: Any) -> Node:
         """A stream made of one stream."""
         claim = claims.of_stream(op, fields, subject.claim)
+        if op in ("process", "processValues") and subject.rekeyed:
+            self.may_optimize = False
         types = f.typed(key, subject.key), f.typed(value, subject.value)
         rest = {"region": subject.region, "rekeyed": subject.rekeyed} | rest
         return self.define(op, {"from": subject.id, **fields}, "stream", types, claim, **rest)

@@ -163,6 +163,15 @@ def test_a_failed_record_leaves_no_trace_in_the_stores_when_the_application_stop
         assert driver.store("counts").get("k").value == 1
 
 
+def test_below_a_cache_the_record_whose_update_failed_is_named():
+    builder = StreamsBuilder()
+    counts = builder.stream("in", **TEXTS).group_by_key().count()
+    counts.to_stream().map_values(lambda count: 1 // (2 - count), name="node")
+    with drive(builder, statestore_cache_max_bytes=1000) as driver, pytest.raises(StreamsError) as caught:
+        pipe(driver, "in", [("k", "v"), ("k", "v")])
+    assert "node failed on in/0 at offset 1" in str(caught.value)
+
+
 def test_a_handler_of_the_users_decides_record_by_record():
     def decide(failure, record, error):
         assert failure.node == "node"

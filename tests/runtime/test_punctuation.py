@@ -203,6 +203,21 @@ def test_a_schedule_may_be_made_and_cancelled_while_records_are_processed():
     assert fired == [110]
 
 
+def test_a_punctuation_may_schedule_another():
+    fired = []
+
+    def start_another(self, timestamp):
+        if len(fired_outside) == 1:
+            self.context.schedule(5, WALL, fired.append)
+
+    builder, fired_outside, _ = scheduled(10, WALL, on_fire=start_another)
+    with drive(builder) as driver:
+        for step in (10, 5, 5):
+            driver.advance_wall_clock(step)
+    assert fired_outside == [10, 20]
+    assert fired == [15, 20]
+
+
 def test_several_schedules_of_a_processor_run_side_by_side():
     fired = []
 

@@ -77,15 +77,16 @@ def test_the_other_policies_are_not_asked():
         pipe(driver, "in", [("k", "text")])
 
 
-@pytest.mark.parametrize("store", ["kept", Materialized("kept", kind="memory")])
-def test_a_value_that_its_store_cannot_encode_reaches_the_caller_as_a_streams_error(store):
+@pytest.mark.parametrize("cache", [0, 1000])
+@pytest.mark.parametrize("kind", ["memory", "persistent"])
+def test_a_value_that_its_store_cannot_encode_stops_the_application_and_names_the_store(kind, cache):
     builder = StreamsBuilder()
     grouped = builder.stream("in", **TEXTS).group_by_key()
-    grouped.aggregate(lambda: "", lambda k, v, a: v, store=store, value=serde.LONG, name="node")
-    with drive(builder) as driver, pytest.raises(StreamsError) as caught:
+    grouped.aggregate(lambda: "", lambda k, v, a: v, store=Materialized("kept", kind=kind, value=serde.LONG))
+    with drive(builder, statestore_cache_max_bytes=cache) as driver, pytest.raises(StreamsError) as caught:
         pipe(driver, "in", [("k", "text")])
-    assert "LONG" in str(caught.value)
-    assert "kept" in str(caught.value) or "node" in str(caught.value)
+    assert "'kept' cannot be encoded: LONG encodes an int, not 'text'" in str(caught.value)
+    assert isinstance(caught.value.__cause__, TypeError)
 
 
 def test_a_processor_that_puts_what_its_store_cannot_encode_gets_a_streams_error_to_the_caller():

@@ -108,6 +108,19 @@ def test_the_map_grows_when_it_is_full(tmp_path):
     engine.close()
 
 
+@pytest.mark.parametrize("size", range(1_000, 60_000, 7_000))
+def test_a_commit_that_made_the_map_grow_can_be_undone(tmp_path, size):
+    engine = LmdbEngine(tmp_path, map_size=1 << 16)
+    before = [(b"%d" % number, bytes(size // 10)) for number in range(10)]
+    for version, value in ((ONE, b""), (TWO, b"x"), (Version(3, "c"), b"yy")):
+        changes = [(key, filling + value) for key, filling in before]
+        engine.commit(changes, version)
+        assert contents(engine) == changes
+    engine.undo()
+    assert contents(engine) == [(key, filling + b"x") for key, filling in before]
+    engine.close()
+
+
 def test_keys_of_any_length_come_in_the_order_of_their_bytes(engine):
     chance = random.Random(0)  # noqa: S311 (a test wants it repeatable)
     stems = [b"x" * length for length in (1, LONGEST - 1, LONGEST, LONGEST + 1, 1000, 4990)]

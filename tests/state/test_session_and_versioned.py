@@ -123,6 +123,30 @@ def test_the_latest_version_never_expires_and_older_ones_leave_the_engine():
     assert store._past.count() == 0
 
 
+def test_a_version_that_ended_when_the_history_begins_is_still_part_of_it():
+    state, store = opened(VersionedKind(6_000))
+    store.put("k", "a", 1_000)
+    store.put("k", "b", 2_000)
+    store.put("other", "c", 8_000)  # the history begins at 2000, and so does a segment
+    state.commit(Version(1, "x"))
+    assert list(store.history("k", 0, 9_000)) == [VersionedRecord("a", 1_000, 2_000), VersionedRecord("b", 2_000)]
+    store.put("other", "c", 9_999)
+    state.commit(Version(2, "x"))
+    assert len(list(store.history("k", 0, 9_999))) == 2
+    store.put("other", "c", 10_000)
+    state.commit(Version(3, "x"))
+    assert list(store.history("k", 0, 10_000)) == [VersionedRecord("b", 2_000)]
+    assert len(list(store.history("other", 0, 10_000))) == 3
+
+
+def test_as_in_kafka_a_deletion_at_the_time_of_the_only_version_leaves_no_trace():
+    _, store = opened(VersionedKind(100))
+    assert store.put("k", "a", 10) == LATEST
+    assert store.put("k", None, 10) == LATEST
+    assert store.put("k", "earlier", 5) == LATEST
+    assert store.get("k") == VersionedRecord("earlier", 5)
+
+
 @pytest.mark.parametrize("method, args", [("put", ("v", 0)), ("delete", (0,)), ("get", ()), ("history", (0, 1))])
 def test_no_key_is_an_error_of_a_versioned_store(method, args):
     _, store = opened(VersionedKind(10))

@@ -92,7 +92,7 @@ def test_a_window_without_end_ends_at_the_end_of_time():
 
 def test_expired_windows_leave_the_engine():
     engine = MemoryEngine()
-    for kind in (WindowKind(10, 10), WindowKind(10, 10, retain_duplicates=True)):
+    for kind in (WindowKind(10, 10), WindowKind(10, 10, by_time=True), WindowKind(10, 10, retain_duplicates=True)):
         state, store = windows(kind, engine=engine)
         for start in range(100):
             store.put("k", "v", start)
@@ -100,6 +100,71 @@ def test_expired_windows_leave_the_engine():
         state.commit(Version(0 if engine.version is None else 1, "x"))
         assert store.table.count() == 1
         state.undo()
+
+
+def test_a_window_that_was_expired_when_it_was_put_leaves_the_engine_too():
+    state, store = windows(WindowKind(10, 10, by_time=True))
+    store.put("k", "v", 1_000)
+    state.commit(Version(1, "x"))
+    store.put("k", "late, but of a live segment", 5)
+    state.commit(Version(2, "x"))
+    assert store.table.count() == 1
+
+
+def test_windows_that_an_undone_commit_had_removed_are_removed_again():
+    state, store = windows(WindowKind(10, 10, by_time=True))
+    store.put("k", "v", 0)
+    state.commit(Version(1, "x"))
+    for number in (2, 3):
+        store.put("k", "v", 1_000)
+        state.commit(Version(number, "x"))
+        assert store.table.count() == 1
+        state.undo()
+        assert starts(store.all()) == [0]
+
+
+def test_a_deleted_window_leaves_nothing_behind():
+    state, store = windows(WindowKind(10, 10, by_time=True))
+    store.put("k", "v", 0)
+    store.put("k", None, 0)
+    assert list(store.by_time(0, 10)) == []
+    delta = state.commit(Version(1, "x"))
+    assert len(delta.changes) == 1  # the clock
+
+
+def test_with_caching_the_last_windows_to_expire_are_still_shown(monkeypatch):
+    monkeypatch.setattr(timeline, "LINGERING", 3)
+    spec = StoreSpec("windows", WindowKind(10, 10, by_time=True), STRING, STRING, caching=True)
+    engine = MemoryEngine()
+    state = opened_state(spec, engine, caching=True)
+    store = state.store("windows")
+    for start in range(0, 100, 10):
+        store.put("k", "v", start)
+        state.commit(Version(start, "x"))
+    assert starts(store.all()) == [60, 70, 80, 90]
+    state = opened_state(spec, engine, caching=True)
+    store = state.store("windows")
+    store.put("k", "v", 100)
+    state.commit(Version(100, "x"))
+    assert starts(store.all()) == [70, 80, 90, 100]
+
+
+def test_with_caching_too_a_jump_of_time_is_cleaned_up_in_several_batches(monkeypatch):
+    monkeypatch.setattr(timeline, "LINGERING", 3)
+    monkeypatch.setattr(timeline, "AT_MOST", 5)
+    spec = StoreSpec("windows", WindowKind(10, 10, by_time=True), STRING, STRING, caching=True)
+    state = opened_state(spec, MemoryEngine(), caching=True)
+    store = state.store("windows")
+    for number in range(30):
+        store.put(f"k{number:02}", "v", 0)
+    state.commit(Version(1, "x"))
+    store.put("k", "v", 1_000)
+    sizes = []
+    for number in range(10):
+        state.commit(Version(2 + number, "x"))
+        sizes.append(store.table.count())
+    assert sizes[0] > sizes[1] > 4
+    assert [key.key for key, _ in store.all()] == ["k", "k27", "k28", "k29"]
 
 
 def test_a_jump_of_time_is_cleaned_up_in_several_batches(monkeypatch):
@@ -119,7 +184,7 @@ def test_a_jump_of_time_is_cleaned_up_in_several_batches(monkeypatch):
 
 
 def test_windows_that_are_waited_for_stay_though_they_cannot_be_seen():
-    state, store = windows(WindowKind(10, 10))
+    state, store = windows(WindowKind(10, 10, by_time=True))
     store.hold_back(0)
     for start in (0, 5, 8):
         store.put("k", "v", start)

@@ -1,6 +1,7 @@
 """Window stores against a plain list of what was put."""
 
 from dataclasses import dataclass, field
+from typing import Any, ClassVar
 
 import pytest
 from hypothesis import strategies as st
@@ -39,14 +40,14 @@ class Model:
 
 
 class WindowMachine(StoreMachine):
-    spec = StoreSpec("windows", WindowKind(RETENTION, SIZE), STRING)
+    spec: ClassVar[Any] = StoreSpec("windows", WindowKind(RETENTION, SIZE), STRING)
 
     def new_model(self):
         return Model(lingers=self.caching)
 
     @property
     def duplicates(self):
-        return isinstance(self.spec.kind, WindowKind) and self.spec.kind.retain_duplicates
+        return self.spec.kind.retain_duplicates
 
     def rows(self, entries):
         rows = [(*key, value) for key, value in entries]
@@ -111,12 +112,14 @@ class WindowMachine(StoreMachine):
         assert [row for row in found if row[1] > self.model.hidden] == expected
 
     def committed(self):
-        if not self.duplicates:  # those go a whole segment at a time
+        if self.spec.kind.by_time:  # else they go a whole stretch of time at once
             assert self.store.table.count() == len(self.model.visible())
 
 
 class HeldBackMachine(WindowMachine):
     """An operator waits for windows: they stay, however old, until it has seen them."""
+
+    spec = StoreSpec("windows", WindowKind(RETENTION, SIZE, by_time=True), STRING)
 
     def open(self):
         super().open()
@@ -143,8 +146,12 @@ class HeldBackMachine(WindowMachine):
 
 
 VARIANTS = [
-    pytest.param(WindowKind(RETENTION, SIZE, duplicates), persistent, id=f"{dup}-{where}")
-    for duplicates, dup in ((False, "single"), (True, "duplicates"))
+    pytest.param(WindowKind(RETENTION, SIZE, **settings), persistent, id=f"{name}-{where}")
+    for name, settings in {
+        "single": {},
+        "by time": {"by_time": True},
+        "duplicates": {"retain_duplicates": True},
+    }.items()
     for persistent, where in ((True, "persistent"), (False, "memory"))
 ]
 

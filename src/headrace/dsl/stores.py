@@ -59,7 +59,7 @@ def window_store(given: Materialized, name: str, windows: AnyWindows, emit: Emit
         not isinstance(windows, SlidingWindows | SessionWindows),
     )
     caching = given.caching and (time_windows or not on_close)
-    return _spec(given, name, _window_kind(windows, retention), caching=caching)
+    return _spec(given, name, _window_kind(windows, retention, on_close=on_close), caching=caching)
 
 
 def span(windows: AnyWindows) -> int:
@@ -89,14 +89,14 @@ def store_serde(serde: SerdeLike | None) -> Serde | None:
     return cast("Serde | None", serde)
 
 
-def _window_kind(windows: AnyWindows, retention: int) -> Kind:
+def _window_kind(windows: AnyWindows, retention: int, *, on_close: bool) -> Kind:
     match windows:
         case SessionWindows():
             return SessionKind(retention)
         case SlidingWindows():
-            return WindowKind(retention, windows.difference, timestamped=True)
+            return WindowKind(retention, windows.difference, timestamped=True, by_time=on_close)
         case _:
-            return WindowKind(retention, size_of(windows), timestamped=True)
+            return WindowKind(retention, size_of(windows), timestamped=True, by_time=on_close)
 
 
 def size_of(windows: Windows) -> int | Windows:

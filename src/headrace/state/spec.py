@@ -31,6 +31,7 @@ class WindowKind:
     window_size: int | Windows  # a definition, if its windows differ in size
     retain_duplicates: bool = False
     timestamped: bool = False
+    by_time: bool = False  # windows are asked for in the order of time, as results on close are
 
 
 @dataclass(frozen=True, slots=True)

@@ -60,8 +60,9 @@ class WindowedValues:
         self._encode, self._decode, self._timestamped = key.encode, key.decode, kind.timestamped
         self._end_of = ends_of(kind.window_size)
         self._segment = segment_interval(kind.retention) if persistent else None
-        # Duplicates are many: one entry by time stands for all of a key's in a segment. Else each window has its own.
-        self._grain = segment_interval(kind.retention) if kind.retain_duplicates else 1
+        # One entry by time stands for all of a key's windows in a stretch of time; only where windows are asked for by
+        # time each has its own, which doubles what is written. So does a short stretch: at least Kafka's minute.
+        self._grain = 1 if kind.by_time else max(60_000, kind.retention)
 
     # --------------------------------------------------------------------------------------------- writing
     def put(self, key: Any, value: Any, start: int) -> None:
@@ -88,21 +89,27 @@ class WindowedValues:
 
     def _put_one(self, key: bytes, value: Any, start: int) -> None:
         place = encode_window(key, start)
-        if not self.table.has(place):
-            if value is None:
-                return
-            self._times.add(encode_by_time(start, key), start)
-        elif value is None:
+        known = self.table.has(place)
+        if known or value is not None:
+            self._put_at(place, key, value, start, known=known)
+
+    def _put_at(self, place: bytes, key: bytes, value: Any, start: int, *, known: bool) -> None:
+        if not known:
+            self._note(key, start)
+        elif value is None and self._grain == 1:
             self._times.remove(encode_by_time(start, key))
         self.table.put(place, value)
+
+    def _note(self, key: bytes, start: int) -> None:
+        time = start // self._grain * self._grain
+        noted = encode_by_time(time, key)
+        if self._grain == 1 or not self._times.has(noted):
+            self._times.add(noted, time)
 
     def _put_duplicate(self, key: bytes, value: Any, start: int) -> None:
         sequence = self._sequence.value = (self._sequence.value + 1) & 0x7FFFFFFF
         self.table.put(encode_duplicate(key, start, sequence), value)
-        time = start // self._grain * self._grain
-        noted = encode_by_time(time, key)
-        if not self._times.has(noted):
-            self._times.add(noted, time)
+        self._note(key, start)
 
     # --------------------------------------------------------------------------------------------- reading
     def fetch(self, key: Any, first: int, last: int | None = None) -> Any:
@@ -179,11 +186,10 @@ class WindowedValues:
         if start <= clock.value - self._retention and self._too_old(start):
             self._dropped(EXPIRED, 1)
             return
-        if not known and value is not None:
-            self._times.add(encode_by_time(start, decode_window(place)[0]), start)
-        elif known and value is None:
-            self._times.remove(encode_by_time(start, decode_window(place)[0]))
-        self.table.put(place, value)
+        if known and value is not None:
+            self.table.put(place, value)
+        elif known or value is not None:
+            self._put_at(place, decode_window(place)[0], value, start, known=known)
 
     def before(self, place: bytes) -> Any:
         """The value as of the last commit, as far as it was within the retention then."""
@@ -192,16 +198,18 @@ class WindowedValues:
     def by_time(self, first: int, last: int) -> Iterator[tuple[Windowed, Any]]:
         """The windows that start from `first` to `last`, by start, then key, and expired ones that are held back."""
         noted = (decode_by_time(place) for place in self._times.between(first // self._grain * self._grain, last))
-        if self._kind.retain_duplicates:
-            return self._duplicates(noted, first, last)
+        if self._grain > 1:
+            return self._sorted_by_time(noted, first, last)
         found = ((key, start, self.table.get(encode_window(key, start))) for start, key in noted)
         return ((self._windowed(key, start), value) for key, start, value in found if value is not None)
 
-    def _duplicates(self, noted: Iterator[tuple[int, bytes]], first: int, last: int) -> Iterator[tuple[Windowed, Any]]:
+    def _sorted_by_time(
+        self, noted: Iterator[tuple[int, bytes]], first: int, last: int
+    ) -> Iterator[tuple[Windowed, Any]]:
         found: list[tuple[int, bytes, Any]] = []
         for time, key in noted:
             bounds = windows_between(key, max(first, time), min(last, time + self._grain - 1))
-            found += [(decode_duplicate(place)[1], key, value) for place, value in self.table.scan(*bounds)]
+            found += [(self._place(place)[1], key, value) for place, value in self.table.scan(*bounds)]
         found.sort(key=itemgetter(0, 1))  # stable: what arrived first stays first
         return ((self._windowed(key, start), value) for start, key, value in found)
 

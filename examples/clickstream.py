@@ -1,0 +1,94 @@
+"""Clickstream: who looked at which page, and what had they just searched for?
+
+Page views are enriched twice: with the profile of the user, a table; and with the searches of the same user at most
+one second before the view, a stream. The second window is asymmetric, for a search after the view did not lead to it.
+A view without a search comes out when no search can come any more.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from random import Random
+
+from examples.events import START, Event, Topics
+
+from headrace import JoinWindows, StreamsBuilder, Topology, serde
+
+APPLICATION = "clicks"
+PROFILES, VIEWS, SEARCHES = "clicks.user.profile", "clicks.pages.views", "clicks.search"
+ACTIVITY = "clicks.user.activity"
+SEARCH_BEFORE_VIEW = JoinWindows.of(0).before(1_000)
+
+
+@dataclass(frozen=True)
+class Profile:
+    age: int
+    gender: str
+    interests: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class PageView:
+    page: str
+
+
+@dataclass(frozen=True)
+class Search:
+    terms: str
+
+
+@dataclass(frozen=True)
+class Activity:
+    page: str
+    profile: Profile | None = None
+    search_terms: str | None = None
+
+
+USER = serde.INTEGER
+PROFILE = serde.json_of(Profile)
+VIEW = serde.json_of(PageView)
+SEARCH = serde.json_of(Search)
+ACTIVITY_VALUE = serde.json_of(Activity)
+TOPICS: Topics = {PROFILES: (USER, PROFILE), VIEWS: (USER, VIEW), SEARCHES: (USER, SEARCH)}
+OUTPUTS: Topics = {ACTIVITY: (USER, ACTIVITY_VALUE)}
+
+
+def with_profile(view: PageView, profile: Profile | None) -> Activity:
+    return Activity(view.page, profile)
+
+
+def with_search(activity: Activity, search: Search | None) -> Activity:
+    return activity if search is None else replace(activity, search_terms=search.terms)
+
+
+def build() -> Topology:
+    builder = StreamsBuilder()
+    views = builder.stream(VIEWS, key=USER, value=VIEW)
+    profiles = builder.table(PROFILES, key=USER, value=PROFILE, store="profiles")
+    searches = builder.stream(SEARCHES, key=USER, value=SEARCH)
+    (
+        views.left_join(profiles, with_profile)
+        .left_join(searches, with_search, windows=SEARCH_BEFORE_VIEW, value=ACTIVITY_VALUE)
+        .to(ACTIVITY, key=USER, value=ACTIVITY_VALUE)
+    )
+    return builder.build()
+
+
+PAGES = ("/bikes", "/tents", "/boots", "/maps")
+INTERESTS = ("cycling", "hiking", "climbing", "sailing")
+
+
+def events(random: Random) -> Iterator[Event]:
+    """Users, one in five without a profile, view pages; every other view comes shortly after a search."""
+    now = START
+    while True:
+        user = random.randint(1, 20)
+        if user % 5 and random.random() < 0.1:
+            profile = Profile(random.randint(18, 80), random.choice("fmx"), tuple(random.sample(INTERESTS, 2)))
+            yield Event(PROFILES, user, profile, now)
+            now += random.randint(1, 100)
+        page = random.choice(PAGES)
+        if random.random() < 0.5:
+            yield Event(SEARCHES, user, Search(f"good {page[1:]}"), now)
+            now += random.randint(100, 1_500)
+        yield Event(VIEWS, user, PageView(page), now)
+        now += random.randint(100, 2_000)
