@@ -14,7 +14,17 @@ from random import Random
 
 from examples.events import START, Event, Topics
 
-from headrace import JoinWindows, ProcessorContext, Record, Stores, StreamsBuilder, Topology, ValueAndTimestamp, serde
+from headrace import (
+    JoinWindows,
+    Materialized,
+    ProcessorContext,
+    Record,
+    Stores,
+    StreamsBuilder,
+    Topology,
+    ValueAndTimestamp,
+    serde,
+)
 
 APPLICATION = "join-by-hand"
 LEFT, RIGHT, SUMS, STORE = "topic1", "topic2", "topic3", "sums"
@@ -79,7 +89,8 @@ def build_with_dsl() -> Topology:
     left = builder.stream(LEFT, key=serde.STRING, value=serde.LONG)
     right = builder.stream(RIGHT, key=serde.STRING, value=serde.LONG)
     products = left.join(right, lambda a, b: a * b, windows=JoinWindows.of(DIFFERENCE))
-    sums = products.group_by_key(value=serde.LONG).reduce(lambda total, product: total + product, store=STORE)
+    every_sum = Materialized(STORE, caching=False)  # with caching, of several pairs at once only the last sum comes out
+    sums = products.group_by_key(value=serde.LONG).reduce(lambda total, product: total + product, store=every_sum)
     sums.to_stream().to(SUMS, key=serde.STRING, value=serde.LONG)
     return builder.build()
 

@@ -118,14 +118,14 @@ def events(random: Random) -> Iterator[Event]:
     """Six machines report every hour and wear out, each at its own pace; a worn one is repaired some days later."""
     yield Event(LIMITS, "press", Limit(8.0, "bearing"), START)
     yield Event(LIMITS, "lathe", Limit(5.0, "spindle"), START)
-    now, wear = START, dict.fromkeys((f"machine-{n}" for n in range(1, 7)), 0.0)
+    now, wear = START, {f"machine-{n}": random.uniform(1, 4) for n in range(1, 7)}
     while True:
-        for machine in wear:
+        for machine, worn in wear.items():
             now += HOUR // len(wear)
-            model, part, worn = ("press", "bearing", 7.5) if machine < "machine-4" else ("lathe", "spindle", 4.5)
-            wear[machine] += random.uniform(0, 0.08)
-            if wear[machine] > worn and random.random() < 0.05:
-                wear[machine] = 0.0
+            model, part, limit = ("press", "bearing", 8.0) if machine < "machine-4" else ("lathe", "spindle", 5.0)
+            if worn > limit - 0.5 and random.random() < 0.05:
+                wear[machine] = 1.0
                 yield Event(REPAIRS, machine, Repair(part), now)
             else:
-                yield Event(TELEMETRY, machine, Reading(model, round(1 + wear[machine], 2)), now)
+                wear[machine] = worn + random.uniform(0, 0.15)
+                yield Event(TELEMETRY, machine, Reading(model, round(worn, 2)), now)

@@ -52,22 +52,24 @@ class InOrder:
 
     def process(self, record: Record) -> None:
         self.waiting.put(record.timestamp, record.value)
-        for time, film in list(self.waiting.range(None, self.context.stream_time - PATIENCE)):
-            self.context.forward(Record(film.episode, film, time))
-            self.waiting.delete(time)
+        before = self.context.stream_time - PATIENCE
+        if before >= 0:  # keys are ordered by their bytes, negative ones last
+            for time, film in list(self.waiting.range(0, before)):
+                self.context.forward(Record(film.episode, film, time))
+                self.waiting.delete(time)
 
 
 def build() -> Topology:
     """By event time: the story, from episode I to VII."""
-    return build_by(timestamps.field("story"))
+    return program_by(timestamps.field("story"))
 
 
 def build_by_release() -> Topology:
     """By processing time: the episodes as they came out."""
-    return build_by(timestamps.RECORD)
+    return program_by(timestamps.RECORD)
 
 
-def build_by(timestamp: timestamps.Extractor) -> Topology:
+def program_by(timestamp: timestamps.Extractor) -> Topology:
     builder = StreamsBuilder()
     builder.add_store(Stores.key_value(WAITING, key=serde.LONG, value=FILM))
     films = builder.stream(FILMS, key=serde.STRING, value=FILM, timestamp=timestamp)

@@ -52,6 +52,10 @@ class Claim:
     olds: bool = True  # of a table: the old value that goes with an update is the one that was passed on before
     zeros: bool = False  # of a table: 0 counts as no value
     behind: bool = False  # of a table: who looks a key up while its update goes out sees the value before
+    # Without caching the first old value of an aggregated row is that of the initializer, and a `group_by` below takes out
+    # what it was never given. Kafka Streams does so, too.
+    starts: bool = False  # of a table: that is so
+    alike: bool = True  # without caching it would be the same
 
 
 def cached(fields: Fields) -> bool:
@@ -115,7 +119,7 @@ def to_table(fields: Fields, claim: Claim) -> Claim | None:
         return Claim(exact=not cached(fields), deletes=claim.deletes)
     if claim.zeros or "versioned_ms" in fields:
         return None
-    return replace(claim, exact=False, prompt=False, olds=True, behind=False)
+    return replace(claim, exact=False, prompt=False, olds=True, behind=False, starts=False)
 
 
 def aggregated(op: str, fields: Fields, claims: list[Claim], windows: Fields | None, *, on_close: bool) -> Claim | None:
@@ -126,7 +130,8 @@ def aggregated(op: str, fields: Fields, claims: list[Claim], windows: Fields | N
     nulls_count = windows is not None and windows["type"] != "sliding" and op == "reduce" and claims[0].deletes
     function = (fields.get("reducer") or fields.get("agg") or {"fn": op})["fn"]
     resets = function in {"concat_reset", "null_on"} or (op == "aggregate" and "agg" not in fields)  # of a cogroup
-    return Claim(exact=on_close or not cached(fields), deletes=session or nulls_count or resets)
+    starts = op != "reduce" and not session
+    return Claim(exact=on_close or not cached(fields), deletes=session or nulls_count or resets, starts=starts)
 
 
 # ------------------------------------------------------------------------------------------------------------- tables
@@ -158,7 +163,8 @@ def of_table(op: str, fields: Fields, claim: Claim, windows: Fields | None) -> C
             return replace(claim, prompt=False, behind=True) if steady and not claim.deletes else None
         case "groupBy", {"key": {"fn": key}, "value": {"fn": value}}:
             zeros = claim.deletes or key not in OF_KEY or value in TURNS_NULL
-            return replace(claim, zeros=zeros) if claim.olds else None
+            alike = claim.alike and not claim.starts
+            return replace(claim, zeros=zeros, alike=claim.exact or alike) if claim.olds else None
     return claim if claim.exact else None
 
 
@@ -166,7 +172,8 @@ def kept(fields: Fields, claim: Claim) -> Claim:
     """Of a table computed from one with this claim, with a store or without."""
     if "store" not in fields:
         return claim
-    return replace(claim, exact=claim.exact and not cached(fields), prompt=claim.exact, olds=True, behind=False)
+    exact = claim.exact and not cached(fields)
+    return replace(claim, exact=exact, prompt=claim.exact, olds=True, behind=False, starts=False)
 
 
 def joined_tables(op: str, fields: Fields, left: Claim, right: Claim) -> Claim | None:
@@ -186,6 +193,8 @@ def joined_tables(op: str, fields: Fields, left: Claim, right: Claim) -> Claim |
         times=both_exact or (left.times and right.times and not (left.deletes or right.deletes)),
         prompt=both_exact if stored else left.prompt and right.prompt,
         olds=both_exact or (stored and cached(fields)),
+        starts=left.starts or right.starts,
+        alike=left.alike and right.alike,
     )
 
 
@@ -202,4 +211,4 @@ def regrouped(op: str, fields: Fields, claim: Claim) -> Claim | None:
     adds_up = op == "count" or (fields.get("reducer") or fields.get("agg") or {"fn": ""})["fn"] in {"sum", "count"}
     if not adds_up or "versioned_ms" in fields:
         return None
-    return Claim(exact=False, deletes=False, times=False, prompt=False, olds=True, zeros=claim.zeros)
+    return Claim(exact=False, deletes=False, times=False, prompt=False, zeros=claim.zeros, alike=claim.alike)

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from headrace.log.database import Database
+from headrace.log.errors import LogBusyError
 
 T = TypeVar("T")
 _MOST = 1000  # pieces of work in one transaction
@@ -39,7 +40,7 @@ class GroupCommit:
         work = Work(run)
         self._waiting.append(work)
         with self._turn:
-            if not work.done:
+            while not work.done:
                 self._commit()
         if work.error is not None:
             raise work.error
@@ -54,8 +55,9 @@ class GroupCommit:
         except Exception as error:  # noqa: BLE001 - all of them are told
             for work in works:
                 work.error, work.done = copy.copy(error), True
-        except BaseException:  # this thread is interrupted: nothing was written, the others go on without it
-            self._waiting.extendleft(reversed(works[1:]))
+        except BaseException:  # this thread was interrupted, before or after the commit
+            for work in works:
+                work.error, work.done = LogBusyError("another thread was interrupted while it wrote this, too"), True
             raise
         for work in works:
             work.done = True

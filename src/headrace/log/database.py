@@ -36,9 +36,8 @@ class Database:
             self._turns = Turns(directory / "lock", PATIENCE)
             try:
                 with self._turns.turn():
-                    self._writer = self._opened()
+                    self._writer = self._opened(acknowledged(directory / "acknowledged"))
                     self._mark = Mark(directory / "acknowledged")
-                    self._mark.write(schema.meta(self._writer, "commits")[0])
             except BaseException:
                 self._turns.close()
                 raise
@@ -57,7 +56,7 @@ class Database:
     def reading(self) -> Generator[sqlite3.Connection]:
         """One moment of the log. Short: while it lasts, the write-ahead file cannot start over."""
         with self.translated():
-            connection = self._readers.pop() if self._readers else self._connect()
+            connection = self._idle_reader() or self._connect()
             try:
                 connection.execute("BEGIN")
                 yield connection
@@ -69,6 +68,12 @@ class Database:
                 self._readers.append(connection)
             else:
                 connection.close()
+
+    def _idle_reader(self) -> sqlite3.Connection | None:
+        try:
+            return self._readers.pop()
+        except IndexError:
+            return None
 
     @contextmanager
     def writing(self, *, durable: bool) -> Generator[sqlite3.Connection]:
@@ -106,8 +111,7 @@ class Database:
             self._writer.execute(f"PRAGMA wal_checkpoint({'TRUNCATE' if size > TRUNCATE else 'PASSIVE'})").fetchall()
 
     # -------------------------------------------------------------------------------------------------- opening
-    def _opened(self) -> sqlite3.Connection:
-        number = acknowledged(self.directory / "acknowledged")
+    def _opened(self, number: int | None) -> sqlite3.Connection:
         if number is not None and (not self.path.exists() or self.path.stat().st_size == 0):
             raise self._damaged("it is missing, or empty")
         connection = self._connect()
@@ -116,6 +120,8 @@ class Database:
                 connection.execute("PRAGMA auto_vacuum = INCREMENTAL")
                 connection.execute("PRAGMA journal_mode = WAL").fetchone()
                 schema.create(connection)
+            if connection.execute("PRAGMA journal_mode").fetchone() != ("wal",):
+                raise self._damaged("it is not in the mode that it was made with")
             schema.check(connection, str(self.directory))
             (found, _) = schema.meta(connection, "commits")
             if number is not None and found < number:

@@ -96,7 +96,9 @@ def check(packed: bytes) -> None:
     """Refuses bytes that are not what `pack` gave."""
     if len(packed) < _BODY or not packed.startswith(MAGIC):
         begin = packed[:4]
-        raise StateCorruptedError(f"not packed records, or a newer Headrace's: {len(packed)} bytes, beginning {begin!r}")
+        raise StateCorruptedError(
+            f"not packed records, or a newer Headrace's: {len(packed)} bytes, beginning {begin!r}"
+        )
     found = crc32(memoryview(packed)[_START.size :])
     if found != digest_of(packed):
         raise StateCorruptedError(f"{len(packed)} bytes of records do not match their checksum")

@@ -44,7 +44,8 @@ def create(connection: sqlite3.Connection) -> None:
     connection.execute("BEGIN IMMEDIATE")
     for statement in TABLES.values():
         connection.execute(statement)
-    put_meta(connection, "commits", 0, b"")
+    for name in ("commits", "catalog", "producers"):
+        put_meta(connection, name, 0, b"")
     connection.execute(f"PRAGMA application_id = {APPLICATION}")
     connection.execute(f"PRAGMA user_version = {VERSION}")
     connection.execute("COMMIT")

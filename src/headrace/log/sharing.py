@@ -4,21 +4,28 @@ from __future__ import annotations
 
 import os
 import threading
-from dataclasses import dataclass
 from pathlib import Path
 
+from headrace.log.catalog import Topics
 from headrace.log.commits import GroupCommit
 from headrace.log.database import Database, unavailable
 from headrace.log.errors import LogUnavailableError
+from headrace.log.files import ChunkFiles
+from headrace.log.reading import Reader
+from headrace.log.upkeep import Upkeep
 
 
-@dataclass
 class Shared:
-    """A database, how its writes are put together, and how many use it."""
+    """All that the users of one directory have in common, and how many they are."""
 
-    database: Database
-    commits: GroupCommit
-    users: int = 0
+    def __init__(self, directory: Path) -> None:
+        self.database = Database(directory)
+        self.commits = GroupCommit(self.database)
+        self.files = ChunkFiles(directory / "chunks")
+        self.topics = Topics()
+        self.reader = Reader(self.database, self.files, self.topics.seen_by)
+        self.upkeep = Upkeep(self.reader, self.commits)
+        self.users = 0
 
 
 _guards: dict[int, threading.Lock] = {}  # by process: one that was forked while the lock was held needs another
@@ -37,8 +44,7 @@ def acquire(directory: Path) -> Shared:
     key = (os.getpid(), place.st_dev, place.st_ino)
     with _guard():
         if key not in _open:
-            database = Database(directory)
-            _open[key] = Shared(database, GroupCommit(database))
+            _open[key] = Shared(directory)
         _open[key].users += 1
         return _open[key]
 
@@ -50,6 +56,7 @@ def release(shared: Shared) -> None:
         if shared.users == 0:
             for key in [key for key, other in _open.items() if other is shared]:
                 del _open[key]
+            shared.upkeep.stop()
             shared.database.close()
 
 

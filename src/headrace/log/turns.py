@@ -16,7 +16,7 @@ _FIRST_PAUSE, _LONGEST_PAUSE = 0.0002, 0.005  # seconds
 
 
 class Turns:
-    """A lock file; the kernel frees it when its holder dies.
+    """A lock file; the kernel frees it when its holder dies. One object per file and process: `sharing` sees to it.
 
     SQLite has a lock of its own, but waits in steps of up to 100 ms. It also loses data, before version 3.51.3, when a
     checkpoint meets a commit that starts the write-ahead file over (sqlite.org/wal.html#walresetbug): both happen only
@@ -36,13 +36,14 @@ class Turns:
             try:
                 yield
             finally:
-                fcntl.flock(self._file, fcntl.LOCK_UN)
+                fcntl.lockf(self._file, fcntl.LOCK_UN)
 
     def attempt(self) -> bool:
         """Takes the turn if it is free, until `close`."""
         try:
-            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
+            # Not flock: a forked child would go on holding it after its parent was killed.
+            fcntl.lockf(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except (BlockingIOError, PermissionError):
             return False
         return True
 

@@ -3,22 +3,17 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable
 from datetime import timedelta
-from functools import partial
-from typing import Any
 
-from headrace.model.windows import Window, Windowed, Windows, ends_of, milliseconds
+from headrace.model.windows import Windowed, Windows, ends_of, milliseconds
+from headrace.model.windows import window as _window
+from headrace.model.windows import windowed as _windowed
 from headrace.serde.protocol import Serde
 
 # Time window:     | key | start i64 |            the end is the start plus the size, which the reader must know
 # Session window:  | key | end i64 | start i64 |
 _START = struct.Struct(">q")
 _SESSION = struct.Struct(">qq")
-
-# `Windowed` and `Window` of a pair, in half the time that their constructors take.
-_windowed: Callable[[tuple[Any, Window]], Windowed] = partial(tuple.__new__, Windowed)  # pyright: ignore[reportUnknownMemberType]
-_window: Callable[[tuple[int, int]], Window] = partial(tuple.__new__, Window)  # pyright: ignore[reportUnknownMemberType]
 
 
 def windowed(inner: Serde, size: int | timedelta | Windows | None = None) -> Serde:

@@ -12,7 +12,7 @@ from headrace.state.keys import successor
 from headrace.state.ordered import OrderedKeys, ordered_keys
 
 UNKNOWN: Any = object()
-REMEMBERED = 65_536  # clean values in one generation of a table; two generations are kept
+REMEMBERED = 131_072  # clean values in one generation of a table; two generations are kept
 
 
 class Table:

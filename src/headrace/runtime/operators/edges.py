@@ -33,11 +33,12 @@ def inlet(
     decode_key, decode_value, name = key.decode, value.decode, node.name
 
     def decode(row: Row) -> Decoded | None:
-        raw_key, raw_value, part = row[3], row[4], "key"
+        _, _, _, raw_key, raw_value, timestamp, _, _ = row
+        part = "key"
         try:
             key = None if raw_key is None else decode_key(raw_key)
             part = "value"
-            return key, None if raw_value is None else decode_value(raw_value), row[5]
+            return key, None if raw_value is None else decode_value(raw_value), timestamp
         except Exception as error:  # noqa: BLE001 -- a serde of the user's may raise anything
             failures.deserialization(name, part, error)
             return None

@@ -6,12 +6,12 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from headrace.model.record import Headers, stamped
-from headrace.model.windows import TimeWindows, Window, Windowed, Windows, ends_of
+from headrace.model.windows import TimeWindows, Window, Windowed, Windows, ends_of, window, windowed
 from headrace.runtime.env import Env
 from headrace.runtime.operators.closing import NEVER, Closing
 from headrace.runtime.operators.emit import Emit
 from headrace.runtime.tables import forwarder
-from headrace.state.keys import encode_time
+from headrace.state.keys import SIGN, TIME
 from headrace.state.window import WindowedValues
 from headrace.topology.nodes import WindowAggregate
 
@@ -19,8 +19,9 @@ from headrace.topology.nodes import WindowAggregate
 def window_aggregate(node: WindowAggregate, env: Env, emit: Emit, *, true_old: bool) -> Emit:
     """`true_old`: a window that was not there before has no old value, where Kafka Streams gives the initial one."""
     store: WindowedValues = env.store(node.store)
-    row_of, get, update = store.row, store.table.get, store.update
+    row_of, get, put, update, time_bytes = store.row, store.table.get, store.table.put, store.update, TIME.pack
     starts_for, end_of = starts_of(node.windows), ends_of(node.windows)
+    size = node.windows.size if isinstance(node.windows, TimeWindows) else None  # a sum is quicker than a call
     key_of = windowed_key(end_of)
     forward = None if node.on_close else forwarder(node.store, env, emit, send_old=node.send_old, key_of=key_of)
     close = emit_closed(node, env, store, emit) if node.on_close else None
@@ -36,10 +37,10 @@ def window_aggregate(node: WindowAggregate, env: Env, emit: Emit, *, true_old: b
         close_time = observed.value - grace
         row, hidden = row_of(key), store.hidden
         for start in starts_for(timestamp):
-            if end_of(start) <= close_time:
+            if (end_of(start) if size is None else start + size) <= close_time:
                 drop("late")
                 continue
-            place = row + encode_time(start)
+            place = row + time_bytes(start + SIGN)
             before = get(place) if start > hidden else None
             if before is None:
                 old, time = initialize(), timestamp
@@ -48,7 +49,10 @@ def window_aggregate(node: WindowAggregate, env: Env, emit: Emit, *, true_old: b
                 if time < timestamp:
                     time = timestamp
             new = add(key, value, old)
-            update(place, None if new is None else stamped((new, time)), start, known=before is not None)
+            if before is not None and new is not None:
+                put(place, stamped((new, time)))  # a window that is there and can be seen: the store's clock knows it
+            else:
+                update(place, None if new is None else stamped((new, time)), start, known=before is not None)
             if forward is not None:
                 forward(place, (key, start), new, None if before is None and true_old else old, time, headers, True)
         if close is not None:
@@ -66,7 +70,7 @@ def starts_of(windows: Windows) -> Callable[[int], Iterable[int]]:
 
 def windowed_key(end_of: Callable[[int], int]) -> Callable[[tuple[Any, int]], Windowed]:
     """The key of a window's result, made only when the result goes out."""
-    return lambda handle: Windowed(handle[0], Window(handle[1], end_of(handle[1])))
+    return lambda handle: windowed((handle[0], window((handle[1], end_of(handle[1])))))
 
 
 def emit_closed(node: WindowAggregate, env: Env, store: WindowedValues, emit: Emit) -> Callable[[int, Headers], None]:

@@ -1,0 +1,154 @@
+"""Reading chunks: nothing is handed out that does not match its checksum, or that leaves a hole."""
+
+from __future__ import annotations
+
+import sqlite3
+from bisect import bisect_left
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from headrace.errors import StateCorruptedError
+from headrace.log import places
+from headrace.log.catalog import Catalog
+from headrace.log.database import Database
+from headrace.log.errors import LogCorruptedError, OffsetOutOfRangeError, UnknownTopicError
+from headrace.log.files import ChunkFiles
+from headrace.log.packing import digest_of, unpack
+from headrace.log.places import ChunkRow
+from headrace.log.protocol import Chunk, Extent, Records
+from headrace.model.ids import TopicPartition
+
+_MOST_ROWS, _MOST_BYTES = 256, 4 << 20  # of one look into the database
+Packed = tuple[ChunkRow, bytes | None]
+
+
+@dataclass(frozen=True, slots=True)
+class Reader:
+    """What reading needs of a log."""
+
+    database: Database
+    files: ChunkFiles
+    seen_by: Callable[[sqlite3.Connection], Catalog]  # the topics, as a transaction sees them
+
+    def extent(self, at: TopicPartition, topic_id: str | None = None) -> Extent:
+        with self.database.reading() as connection:
+            row = _partition(connection, self.seen_by(connection), at, topic_id)
+        return Extent(row.earliest, row.upto)
+
+    def chunks(self, at: TopicPartition, start: int, end: int, topic_id: str | None = None) -> Iterator[Chunk]:
+        """The records between two offsets that exist, chunk by chunk."""
+        position = start
+        missing: str | None = None
+        while position < end:
+            for row, packed in self._fetch(at, position, end, topic_id):
+                try:
+                    chunk = opened(row, self.packed(row, packed), at)
+                except FileNotFoundError:
+                    # Cleaned up since the row was read, if the next look shows other rows.
+                    if row.file == missing:
+                        raise self._lost(row, at) from None
+                    missing = row.file
+                    break
+                part = between(chunk, position, end)
+                position = row.upto
+                if len(part):
+                    yield part
+
+    def _fetch(self, at: TopicPartition, position: int, end: int, topic_id: str | None) -> list[Packed]:
+        """The chunks from a position on, as many as one look gives."""
+        found: list[Packed] = []
+        size, upto = 0, position
+        with self.database.reading() as connection:
+            place = _partition(connection, self.seen_by(connection), at, topic_id)
+            check_range(at, Extent(place.earliest, place.upto), position, end)
+            for row, packed in places.packed_chunks(connection, place.topic, place.partition, position, end):
+                if (found and row.base != upto) or not row.base <= upto < row.upto:
+                    break
+                found.append((row, packed))
+                size, upto = size + row.size, row.upto
+                if size > _MOST_BYTES or len(found) == _MOST_ROWS:
+                    break
+        if not found or (upto < end and size <= _MOST_BYTES and len(found) < _MOST_ROWS):
+            raise self._hole(at, upto, end)
+        return found
+
+    def packed(self, row: ChunkRow, packed: bytes | None) -> bytes | None:
+        return self.files.read(row.file) if row.file is not None else packed
+
+    def _lost(self, row: ChunkRow, at: TopicPartition) -> LogCorruptedError:
+        path = self.files.directory / str(row.file)
+        return damage(at, row.base, row.upto, f"the file {path} is missing", str(path))
+
+    def _hole(self, at: TopicPartition, start: int, end: int) -> LogCorruptedError:
+        path = str(self.database.path)
+        return damage(at, start, end, f"{path} has no chunk that begins there", path)
+
+
+def opened(row: ChunkRow, packed: bytes | None, at: TopicPartition) -> Chunk:
+    """The records of a chunk, checked."""
+    where = f"the file chunks/{row.file}" if row.file else "log.db"
+    try:
+        if packed is None or len(packed) != row.size or digest_of(packed) != row.digest:
+            length = "no bytes" if packed is None else f"{len(packed)} bytes"
+            raise StateCorruptedError(f"{length} instead of the {row.size} that were written")
+        records, offsets = unpack(packed)
+    except StateCorruptedError as error:
+        raise damage(at, row.base, row.upto, f"{where} is damaged ({error})", row.file or "log.db") from None
+    if row.stamped is not None:
+        records = Records(records.keys, records.values, [row.stamped] * len(records), records.headers)
+    return Chunk(range(row.base, row.upto) if offsets is None else offsets, records)
+
+
+def between(chunk: Chunk, start: int, end: int) -> Chunk:
+    """The part of a chunk between two offsets.
+
+    >>> between(Chunk([3, 7, 9], Records([b"a", b"b", b"c"], [b""] * 3, [0, 0, 0])), 4, 9).offsets
+    [7]
+    """
+    low, high = bisect_left(chunk.offsets, start), bisect_left(chunk.offsets, end)
+    if low == 0 and high == len(chunk.offsets):
+        return chunk
+    return Chunk(chunk.offsets[low:high], chunk.records.part(low, high))
+
+
+def check_range(at: TopicPartition, extent: Extent, start: int, end: int) -> None:
+    if start < extent.earliest or end > extent.end or start < 0:
+        raise OffsetOutOfRangeError(
+            f"{at} has offsets {extent.earliest} to {extent.end}, not {start} to {end}: records were removed by retention or "
+            "by hand, the topic was made anew, or they are not written yet",
+            at=at, earliest=extent.earliest, end=extent.end,
+        )  # fmt: skip
+
+
+def damage(at: TopicPartition, start: int, end: int, how: str, file: str) -> LogCorruptedError:
+    return LogCorruptedError(
+        f"topic {at.topic!r}, partition {at.partition}, offsets {start} to {end - 1}: {how}. Restore the log's directory "
+        f"from a copy, or give up all records of the partition up to there: delete_records({{{at!r}: {end}}})",
+        at=at, offsets=range(start, end), file=file,
+    )  # fmt: skip
+
+
+def _partition(
+    connection: sqlite3.Connection, catalog: Catalog, at: TopicPartition, topic_id: str | None
+) -> places.PartitionRow:
+    entry = catalog.place(at)
+    if topic_id is not None and entry.id != topic_id:
+        raise UnknownTopicError(
+            f"the topic {at.topic!r} was deleted and made anew: its id is {entry.id}, not {topic_id}"
+        )
+    return places.partition(connection, entry.number, at.partition)
+
+
+# ------------------------------------------------------------------------------------------------------------ times
+def offset_for_time(reader: Reader, at: TopicPartition, time: int) -> int | None:
+    """The first offset whose record is at or after a time."""
+    with reader.database.reading() as connection:
+        place = _partition(connection, reader.seen_by(connection), at, None)
+        rows = places.chunks(connection, place.topic, place.partition, place.earliest)
+        first = next((row for row in rows if row.last_time >= time), None)
+    if first is not None:
+        for chunk in reader.chunks(at, max(first.base, place.earliest), place.upto):
+            for offset, timestamp in zip(chunk.offsets, chunk.records.timestamps, strict=True):
+                if timestamp >= time:
+                    return offset
+    return None

@@ -1,0 +1,110 @@
+"""Cleaning a log from time to time: retention, compaction, and what crashes left behind."""
+
+from __future__ import annotations
+
+import logging
+import sqlite3
+import threading
+from collections.abc import Callable
+
+from headrace.errors import StreamsError
+from headrace.log import appending, places, retention
+from headrace.log.commits import GroupCommit
+from headrace.log.compaction import Cleaner
+from headrace.log.errors import OffsetOutOfRangeError, UnknownTopicError
+from headrace.log.reading import Reader
+from headrace.log.turns import Turns
+
+_PRODUCERS_MS = 86_400_000  # after which an idle producer's last append can no longer be repeated
+_log = logging.getLogger(__name__)
+
+
+class Upkeep:
+    """All cleaning of one log; one object per directory and process: `sharing` sees to it."""
+
+    def __init__(self, reader: Reader, commits: GroupCommit) -> None:
+        self._reader, self._commits = reader, commits
+        self._database, self._files, self._seen_by = reader.database, reader.files, reader.seen_by
+        self._thread: threading.Thread | None = None
+        self._busy = threading.Lock()
+        self._stopped = False
+
+    def in_background(self, now: int) -> None:
+        """Does it in a thread that ends by itself, if none is at it; what it finds damaged is in the program's log."""
+        if (self._thread is None or not self._thread.is_alive()) and not self._stopped:
+            self._thread = threading.Thread(target=self._quietly, args=(now,), name="headrace-log-upkeep")
+            self._thread.start()
+
+    def stop(self) -> None:
+        """Ends the thread as soon as the step is done that it is at."""
+        self._stopped = True
+        if self._thread is not None:
+            self._thread.join()
+
+    def clean(self, now: int, *, fully: bool) -> None:
+        """Everything that is due; `fully` also what would not pay yet. One process at a time does it."""
+        with self._busy:
+            turns = Turns(self._database.directory / "cleaning")
+            try:
+                if fully:
+                    with turns.turn():
+                        self._clean(now, fully=True)
+                elif turns.attempt():
+                    self._clean(now, fully=False)
+            finally:
+                turns.close()
+
+    def sweep(self) -> None:
+        """Deletes all chunks that nobody can read, and their files."""
+        while self._go_on():
+            with self._database.reading() as connection:
+                if not retention.dead_chunks(connection, self._seen_by(connection)):
+                    return
+            self._files.remove(self._commits(self._sweep_some))
+
+    def _sweep_some(self, connection: sqlite3.Connection) -> list[str]:
+        return places.delete_chunks(connection, retention.dead_chunks(connection, self._seen_by(connection)))
+
+    def _go_on(self) -> bool:
+        return not self._stopped
+
+    def _quietly(self, now: int) -> None:
+        try:
+            self.clean(now, fully=False)
+        except StreamsError:
+            _log.exception("the log in %s could not be cleaned", self._database.directory)
+
+    def _clean(self, now: int, *, fully: bool) -> None:
+        with self._database.reading() as connection:
+            topics = self._seen_by(connection).topics
+        for name, entry in topics.items():
+            self._attempt(lambda name=name: self._expire(name, now))
+            cleaner = Cleaner(self._reader, self._commits, name, entry, now)
+            for number in range(entry.partitions):
+                self._attempt(lambda cleaner=cleaner, number=number: cleaner.clean(number, fully=fully, go_on=self._go_on))
+        self.sweep()
+        retention.remove_abandoned(self._commits, self._files, now / 1000)
+        self._commits(lambda connection: appending.forget_producers(connection, now - _PRODUCERS_MS))
+        while self._go_on() and self._commits(retention.shrink):
+            pass
+
+    def _expire(self, name: str, now: int) -> None:
+        """Moves earliest offsets on."""
+
+        def write(connection: sqlite3.Connection) -> None:
+            entry = self._seen_by(connection).topic(name)
+            for number, earliest in retention.expired(connection, entry, now).items():
+                retention.truncate(connection, places.partition(connection, entry.number, number), earliest)
+
+        with self._database.reading() as connection:
+            is_due = bool(retention.expired(connection, self._seen_by(connection).topic(name), now))
+        if is_due:
+            self._commits(write)
+
+    def _attempt(self, step: Callable[[], object]) -> None:
+        """A step for a topic that may be deleted, or lose records, at the same time."""
+        if self._go_on():
+            try:
+                step()
+            except (UnknownTopicError, OffsetOutOfRangeError):
+                _log.debug("a topic changed while it was cleaned", exc_info=True)

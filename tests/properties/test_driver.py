@@ -1,0 +1,63 @@
+"""With one record per batch, level by level gives what the test driver gives, in which all is one task."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hypothesis import assume, given
+
+from headrace.plan.stage import Plan
+from headrace.runtime.batch import Row
+from headrace.testing import TopologyTestDriver
+from tests.properties.cases import Case, cases
+from tests.properties.levels import Levels
+from tests.properties.processor_verbs import PUNCTUATE
+from tests.properties.running import Records, by_topic, contents, levels_of, profile, settings_of
+
+
+@given(case=cases())
+@profile
+def test_one_record_per_batch_is_what_the_driver_does(case: Case):
+    program = case.program()
+    with levels_of(case, program) as levels, TopologyTestDriver(case.program().topology, settings_of(case)) as driver:
+        # Each stage has a time of its own, the driver one for all of them.
+        assume(len(levels.plan.stages) == 1 or not case.says("times", "v_times", PUNCTUATE))
+        for row in case.rows(program):
+            expected = pipe(driver, row)
+            if not decided(levels.plan, expected):
+                return
+            actual = by_topic(levels.run([row]))
+            assert actual == {topic: found for topic, found in expected.items() if topic not in inner(levels.plan)}
+        check_state(levels, driver)
+
+
+def pipe(driver: TopologyTestDriver, row: Row) -> dict[str, Records]:
+    """Pipes a record of the topic in; what it made the driver write, to internal topics, too."""
+    topic, _, _, key, value, timestamp, headers, _ = row
+    driver.pipe_row(topic, key, value, timestamp, headers)
+    return by_topic([output for topic in sorted(driver.produced_topics) for output in driver.take(topic)])
+
+
+def inner(plan: Plan) -> list[str]:
+    return [f"oracle-{topic}" for stage in plan.stages.values() for topic in stage.inputs]
+
+
+def decided(plan: Plan, written: dict[str, Records]) -> bool:
+    """Whether both must take the records of a step in the same order; else they may differ from here on.
+
+    Where a stage reads several internal topics the driver takes the one with the smallest timestamp, and of equal ones as its
+    heap has it. With two topics of one record each and the same timestamp that is the order in which they were written.
+    """
+    loaded = {topic: written[topic] for topic in inner(plan) if topic in written}
+    one_each = len(loaded) == 2 and all(len(records) == 1 for records in loaded.values())
+    if one_each and len({records[0][2] for records in loaded.values()}) == 1:
+        return True
+    return all(sum(f"oracle-{topic}" in loaded for topic in stage.inputs) <= 1 for stage in plan.stages.values())
+
+
+def check_state(levels: Levels, driver: TopologyTestDriver) -> None:
+    expected: dict[str, Any] = contents(driver.stores)
+    assert contents(levels.stores()) == expected
+    prefix = "dropped-records-total/"
+    dropped = {reason: count for reason, count in driver.metrics().items() if reason.startswith(prefix)}
+    assert {prefix + reason: count for reason, count in levels.dropped.items()} == dropped
