@@ -16,6 +16,7 @@ from headrace import StreamsBuilder, Topology, serde
 APPLICATION = "account"
 ENTRIES, ACCOUNTS, STORE = "account-entries", "accounts", "accounts"
 OVERDRAFT_FEE = 25
+CANCELLABLE = 20  # entries of an account
 DEPOSIT, SPENDING, CANCELLATION = "deposit", "spending", "cancellation"
 
 
@@ -31,7 +32,7 @@ class Entry:
 class Account:
     balance: int = 0
     fees: int = 0
-    amounts: dict[str, int] = field(default_factory=dict)  # of the entries that can be cancelled, by their ids
+    amounts: dict[str, int] = field(default_factory=dict)  # by id, of the latest entries: those can be cancelled
 
 
 ENTRY = serde.json_of(Entry)
@@ -45,7 +46,8 @@ def book(_number: str, entry: Entry, account: Account) -> Account:
         amounts = {id: amount for id, amount in account.amounts.items() if id != entry.cancels}
         return Account(account.balance - account.amounts.get(entry.cancels, 0), account.fees, amounts)
     amount = entry.amount if entry.kind == DEPOSIT else -entry.amount
-    amounts, balance = {**account.amounts, entry.id: amount}, account.balance + amount
+    balance = account.balance + amount
+    amounts = dict([*account.amounts.items(), (entry.id, amount)][-CANCELLABLE:])
     if entry.kind == SPENDING and balance < 0:
         return Account(balance - OVERDRAFT_FEE, account.fees + OVERDRAFT_FEE, amounts)
     return Account(balance, account.fees, amounts)
@@ -73,5 +75,5 @@ def events(random: Random) -> Iterator[Event]:
             entry = Entry(f"e{number}", CANCELLATION, cancels=ids.pop())
         else:
             entry = Entry(f"e{number}", random.choice((DEPOSIT, SPENDING)), random.randint(1, 200))
-            ids.append(entry.id)
+            ids[:] = [*ids, entry.id][-CANCELLABLE:]
         yield Event(ENTRIES, account, entry, now)

@@ -44,7 +44,7 @@ class Receipt:
 class Guest:
     """What the desk sees."""
 
-    reservations: tuple[int, ...] = ()
+    reservations: tuple[int, ...] = ()  # the last five
     spent: int = 0
     next_hotel: str = ""
     calls: int = 0
@@ -81,7 +81,7 @@ def receipt_of(reservation: Reservation) -> Receipt:
 
 
 def add_reservation(_name: str, reservation: Reservation, guest: Guest) -> Guest:
-    numbers = (*guest.reservations, reservation.number)
+    numbers = (*guest.reservations, reservation.number)[-5:]
     spent = guest.spent + amount_of(reservation)
     return replace(guest, reservations=numbers, spent=spent, next_hotel=reservation.hotel)
 

@@ -57,7 +57,7 @@ def add_report(_device: str, degrees: int, so_far: Measured) -> Measured:
 
 
 class WindowsOfDevices:
-    """Windows that close by the time of their own device."""
+    """Windows that close by the time of their own device; a window store would forget them by the time of all."""
 
     def init(self, context: ProcessorContext) -> None:
         self.context = context

@@ -117,7 +117,7 @@ def events(random: Random) -> Iterator[Event]:
     now = START
     while True:
         product, customer = f"p{random.randint(1, 8)}", f"c{random.randint(1, 12)}"
-        [topic] = random.choices((PRODUCTS, CUSTOMERS, ORDERS), weights=(2, 2, 6))
+        [topic] = random.choices((PRODUCTS, CUSTOMERS, ORDERS), weights=(1, 1, 8))
         if topic == PRODUCTS:
             key, value = product, Product(f"product {product}", random.randint(100, 9_999))
         elif topic == CUSTOMERS:

@@ -36,7 +36,7 @@ def test_the_table_is_what_one_would_compute_from_all_events():
         called = [event.value for event in calls if event.key == name]
         spent = sum(stay.nights * stay.price for stay in booked)
         expected[name] = Guest(
-            tuple(stay.number for stay in booked),
+            tuple(stay.number for stay in booked[-5:]),
             spent,
             booked[-1].hotel if booked else "",
             len(called),

@@ -66,7 +66,7 @@ def test_it_reads_and_writes_the_topics_that_it_names(example):
 @EXAMPLES
 def test_nothing_of_what_is_generated_is_dropped(example):
     with Play(example) as play:
-        play.pipe_events(generated(example, 500))
+        play.pipe_events(generated(example, 300))
         assert play.dropped == 0
         assert play.produced_topics & set(example.OUTPUTS)
 

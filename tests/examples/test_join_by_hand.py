@@ -27,7 +27,7 @@ def test_pairs_within_ten_seconds_are_multiplied_and_summed_up(build):
         assert play.store("sums").get("a") == (102, 12_000)
 
 
-@pytest.mark.parametrize("seed", [1, 2, 3])
+@pytest.mark.parametrize("seed", [1, 2])
 def test_both_programs_give_the_same_records(seed):
     outputs = []
     for build in (join_by_hand.build, join_by_hand.build_with_dsl):

@@ -113,9 +113,8 @@ def test_with_one_clock_and_a_short_grace_the_backlog_is_dropped_and_counted():
 
 
 # ---------------------------------------------------------------------------------------------------- all that comes
-@pytest.mark.parametrize("seed", [1, 2])
-def test_a_device_has_the_same_output_with_all_others_as_alone(seed):
-    events = generated(offline_device, seed=seed)
+def test_a_device_has_the_same_output_with_all_others_as_alone():
+    events = generated(offline_device, seed=3)
     with Play(offline_device) as play:
         play.pipe_events(events)
         together = {topic: play.records(topic) for topic in offline_device.OUTPUTS}
@@ -130,7 +129,7 @@ def test_a_device_has_the_same_output_with_all_others_as_alone(seed):
         assert of_device == alone
 
 
-@pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.parametrize("seed", [1, 3])
 def test_every_report_is_in_one_result_or_still_open_or_too_late(seed):
     events = generated(offline_device, seed=seed)
     with Play(offline_device) as play:
@@ -141,4 +140,5 @@ def test_every_report_is_in_one_result_or_still_open_or_too_late(seed):
     assert not dict(results).keys() & still_open.keys()
     counted = sum(measured.reports for measured in chain(dict(results).values(), still_open.values()))
     assert counted + len(late) == len(events)
+    assert len(late) == {1: 0, 3: 82}[seed]  # one of them sends its latest report first
     assert max(event.timestamp for event in events) - min(event.timestamp for event in events) > 5 * HOUR

@@ -52,10 +52,10 @@ class Claim:
     olds: bool = True  # of a table: the old value that goes with an update is the one that was passed on before
     zeros: bool = False  # of a table: 0 counts as no value
     behind: bool = False  # of a table: who looks a key up while its update goes out sees the value before
-    # Without caching the first old value of an aggregated row is that of the initializer, and a `group_by` below takes out
-    # what it was never given. Kafka Streams does so, too.
-    starts: bool = False  # of a table: that is so
-    alike: bool = True  # without caching it would be the same
+    # Without caching, the first old value of an aggregated row is that of the initializer, and where one update changes both
+    # sides of a join its old values mix: a `group_by` takes out what it was never given. Kafka Streams does so, too.
+    odd_olds: bool = False  # of a table: that is so
+    alike: bool = True  # without caching it is the same
 
 
 def cached(fields: Fields) -> bool:
@@ -70,6 +70,8 @@ def source_table(fields: Fields) -> Claim:
 def of_stream(op: str, fields: Fields, claim: Claim) -> Claim | None:
     """Of what a verb makes of one stream."""
     deletes = claim.deletes
+    if claim.zeros and op not in {"peek", "repartition", "to"}:
+        return None
     match op, fields:
         case "peek" | "repartition", _:
             return claim
@@ -119,7 +121,7 @@ def to_table(fields: Fields, claim: Claim) -> Claim | None:
         return Claim(exact=not cached(fields), deletes=claim.deletes)
     if claim.zeros or "versioned_ms" in fields:
         return None
-    return replace(claim, exact=False, prompt=False, olds=True, behind=False, starts=False)
+    return replace(claim, exact=False, prompt=False, olds=True, behind=False, odd_olds=False)
 
 
 def aggregated(op: str, fields: Fields, claims: list[Claim], windows: Fields | None, *, on_close: bool) -> Claim | None:
@@ -130,8 +132,8 @@ def aggregated(op: str, fields: Fields, claims: list[Claim], windows: Fields | N
     nulls_count = windows is not None and windows["type"] != "sliding" and op == "reduce" and claims[0].deletes
     function = (fields.get("reducer") or fields.get("agg") or {"fn": op})["fn"]
     resets = function in {"concat_reset", "null_on"} or (op == "aggregate" and "agg" not in fields)  # of a cogroup
-    starts = op != "reduce" and not session
-    return Claim(exact=on_close or not cached(fields), deletes=session or nulls_count or resets, starts=starts)
+    odd_olds = op != "reduce" and not session
+    return Claim(exact=on_close or not cached(fields), deletes=session or nulls_count or resets, odd_olds=odd_olds)
 
 
 # ------------------------------------------------------------------------------------------------------------- tables
@@ -163,7 +165,7 @@ def of_table(op: str, fields: Fields, claim: Claim, windows: Fields | None) -> C
             return replace(claim, prompt=False, behind=True) if steady and not claim.deletes else None
         case "groupBy", {"key": {"fn": key}, "value": {"fn": value}}:
             zeros = claim.deletes or key not in OF_KEY or value in TURNS_NULL
-            alike = claim.alike and not claim.starts
+            alike = claim.alike and not claim.odd_olds
             return replace(claim, zeros=zeros, alike=claim.exact or alike) if claim.olds else None
     return claim if claim.exact else None
 
@@ -173,7 +175,7 @@ def kept(fields: Fields, claim: Claim) -> Claim:
     if "store" not in fields:
         return claim
     exact = claim.exact and not cached(fields)
-    return replace(claim, exact=exact, prompt=claim.exact, olds=True, behind=False, starts=False)
+    return replace(claim, exact=exact, prompt=claim.exact, olds=True, behind=False, odd_olds=False)
 
 
 def joined_tables(op: str, fields: Fields, left: Claim, right: Claim) -> Claim | None:
@@ -193,7 +195,7 @@ def joined_tables(op: str, fields: Fields, left: Claim, right: Claim) -> Claim |
         times=both_exact or (left.times and right.times and not (left.deletes or right.deletes)),
         prompt=both_exact if stored else left.prompt and right.prompt,
         olds=both_exact or (stored and cached(fields)),
-        starts=left.starts or right.starts,
+        odd_olds=True,
         alike=left.alike and right.alike,
     )
 

@@ -13,7 +13,7 @@ from headrace.log import places, schema
 from headrace.log.catalog import Catalog, Entry
 from headrace.log.errors import FencedError, LogCorruptedError, RecordTooLargeError
 from headrace.log.files import ChunkFiles
-from headrace.log.packing import NULL_KEYS, Label, digest_of, label_of, pack, pieces, unpack
+from headrace.log.packing import NULL_KEYS, Label, digest_of, label_of, longest_of, pack_parts
 from headrace.log.places import ChunkRow
 from headrace.log.protocol import Item, Records, Stamp
 from headrace.log.seals import broken, seal
@@ -51,9 +51,9 @@ def prepared(items: Sequence[Item], files: ChunkFiles) -> Shipment:
 
 def _packed(at: TopicPartition, records: Records | bytes) -> list[bytes]:
     if isinstance(records, Records):
-        return [pack(part) for part in pieces(records)]
+        return list(pack_parts(records))
     try:
-        return [records] if label_of(records).count else []
+        return [records] if label_of(records).records else []
     except StateCorruptedError as error:
         raise LogCorruptedError(f"records for {at} arrived damaged: {error}", at=at) from None
 
@@ -82,7 +82,7 @@ def store(
 def _chunk(entry: Entry, row: places.PartitionRow, parcel: Parcel, now: int) -> ChunkRow:
     stamped = now if entry.rules.append_time else None
     last_time = parcel.label.last_time if stamped is None else stamped
-    end = row.upto + parcel.label.count
+    end = row.upto + parcel.label.records
     return ChunkRow(
         entry.number,
         row.partition,
@@ -104,31 +104,16 @@ def _check(entry: Entry, at: TopicPartition, parcel: Parcel, files: ChunkFiles) 
         raise ValueError(f"the topic {at.topic!r} is compacted: every record needs a key, and one of these has none")
     if parcel.label.longest > rules.longest_record:
         packed = files.read(parcel.file) if parcel.packed is None and parcel.file else parcel.packed or b""
-        check_length(at.topic, _longest(unpack(packed)[0]), rules.longest_record)
+        check_length(at.topic, longest_of(packed), rules.longest_record)
     if parcel.file is not None and not files.has(parcel.file):
         raise LogCorruptedError(f"the file {parcel.file} for {at} vanished before its commit: append again", at=at)
-
-
-def _longest(records: Records) -> int:
-    headers = records.headers or [()] * len(records)
-    columns = zip(records.keys, records.values, headers, strict=True)
-    return max(record_length(key, value, pairs) for key, value, pairs in columns)
-
-
-def record_length(key: bytes | None, value: bytes | None, headers: Sequence[tuple[str, bytes | None]]) -> int:
-    """What counts for max.message.bytes.
-
-    >>> record_length(b"key", None, (("h", b"12"),))
-    6
-    """
-    return len(key or b"") + len(value or b"") + sum(len(name) + len(raw or b"") for name, raw in headers)
 
 
 def check_length(topic: str, length: int, limit: int) -> None:
     if length > limit:
         raise RecordTooLargeError(
-            f"a record of {length} bytes is too large for the topic {topic!r}: its max.message.bytes is {limit}. Make it "
-            "smaller, or the limit larger (alter_config)"
+            f"a record of {length} bytes is too large for the topic {topic!r}, whose max.message.bytes is {limit}: "
+            "make it smaller, or the limit larger (alter_config)"
         )
 
 
@@ -152,8 +137,8 @@ def stored_before(connection: sqlite3.Connection, stamp: Stamp) -> list[int] | N
         return msgspec.json.decode(row[2], type=list[int])
     if row[1] + 1 != stamp.sequence:
         raise FencedError(
-            f"producer {stamp.producer} appends number {stamp.sequence} after number {row[1]}: two clients use one id, or "
-            "an append was lost. Make a new producer"
+            f"producer {stamp.producer} appends number {stamp.sequence} after number {row[1]}: two clients use one "
+            "id, or an append was lost. Make a new producer"
         )
     return None
 
@@ -194,7 +179,7 @@ def due(connection: sqlite3.Connection, application: str, number: int) -> bool:
     if last not in {number - 1, number}:
         said = f"batch {last} was" if last >= 0 else "no batch was"
         raise FencedError(
-            f"batch {number} of {application!r} cannot be delivered: {said} the last one delivered to this log. The log or "
-            "the checkpoint is not the one that belongs to the other, or is an older copy"
+            f"batch {number} of {application!r} cannot be delivered: {said} the last one delivered to this log. "
+            "The log or the checkpoint is not the one that belongs to the other, or is an older copy"
         )
     return last == number - 1

@@ -101,13 +101,13 @@ def create(
     _check_count(partitions)
     entry = Entry(catalog.next_number, topic_id or uuid4().hex, partitions, checked_config(config))
     topics = {**catalog.topics, checked_name(name): entry}
-    return Catalog(catalog.version + 1, catalog.next_number + 1, topics)
+    return Catalog(_new_version(), catalog.next_number + 1, topics)
 
 
 def delete(catalog: Catalog, name: str) -> Catalog:
     catalog.topic(name)
     topics = {other: entry for other, entry in catalog.topics.items() if other != name}
-    return Catalog(catalog.version + 1, catalog.next_number, topics)
+    return Catalog(_new_version(), catalog.next_number, topics)
 
 
 def grow(catalog: Catalog, name: str, partitions: int) -> Catalog:
@@ -129,8 +129,13 @@ def alter(catalog: Catalog, name: str, config: Mapping[str, str | int | None]) -
     return _with(catalog, name, Entry(entry.number, entry.id, entry.partitions, checked_config(given)))
 
 
+def _new_version() -> int:
+    """Never used before: a version that was counted up and rolled back would come again with other topics."""
+    return uuid4().int >> 66
+
+
 def _with(catalog: Catalog, name: str, entry: Entry) -> Catalog:
-    return Catalog(catalog.version + 1, catalog.next_number, {**catalog.topics, name: entry})
+    return Catalog(_new_version(), catalog.next_number, {**catalog.topics, name: entry})
 
 
 def _check_count(partitions: int) -> None:

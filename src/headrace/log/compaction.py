@@ -20,7 +20,8 @@ from headrace.log.protocol import Chunk, LogRow, Records
 from headrace.log.reading import Reader, opened
 from headrace.model.ids import TopicPartition
 
-_RUN_BYTES, _RUN_ROWS = 1 << 20, 256  # of one run; a last one of less than a quarter of both is left to become more
+_RUN_BYTES, _RUN_ROWS = 1 << 20, 256  # of one run
+_SMALL = 64 << 10  # bytes of a chunk that is better merged with its neighbours
 _MOST_KEYS = 1_000_000  # remembered at once; more of them are compacted in several rounds
 _DIRTY_SHARE = 0.5  # of a partition's bytes: as Kafka's min.cleanable.dirty.ratio
 
@@ -101,12 +102,12 @@ class Cleaner:
 
     # ------------------------------------------------------------------------------------------------------ merge
     def _merge(self, at: TopicPartition, row: PartitionRow, rows: list[ChunkRow]) -> None:
-        """Makes large chunks of small ones, once for every record; the last ones are left to become more."""
+        """Makes large chunks of small ones, once for every record; the last few are left to become more."""
         upto = row.cleaned
-        runs = list(_runs([chunk for chunk in rows if chunk.base >= row.cleaned]))
+        runs = list(_runs([chunk for chunk in rows if chunk.base >= row.cleaned], keep=_SMALL))
         for i, run in enumerate(runs, 1):
-            is_small = sum(chunk.size for chunk in run) < _RUN_BYTES // 4 and len(run) < _RUN_ROWS // 4
-            if (is_small and i == len(runs)) or (len(run) > 1 and not self._rewrite(at, run, lambda _: True, None)):
+            is_growing = i == len(runs) and run[0].size < _SMALL and len(run) < _RUN_ROWS // 4
+            if is_growing or (len(run) > 1 and not self._rewrite(at, run, lambda _: True, None)):
                 break
             upto = run[-1].upto
         if upto > row.cleaned:
@@ -147,12 +148,13 @@ class Cleaner:
         return (opened(row, self.reader.packed(row, packed), at) for row, packed in found)
 
 
-def _runs(rows: list[ChunkRow]) -> Iterator[list[ChunkRow]]:
-    """Chunks next to each other, of the same horizon, as many as make a chunk of a good size."""
+def _runs(rows: list[ChunkRow], keep: int = _RUN_BYTES) -> Iterator[list[ChunkRow]]:
+    """Chunks next to each other, of the same horizon, as many as make a good one; those of `keep` bytes stay alone."""
     run: list[ChunkRow] = []
     size = 0
     for row in rows:
-        if run and (size + row.size > _RUN_BYTES or len(run) >= _RUN_ROWS or row.horizon != run[0].horizon):
+        is_full = size + row.size > _RUN_BYTES or len(run) >= _RUN_ROWS
+        if run and (is_full or row.horizon != run[0].horizon or max(row.size, run[-1].size) >= keep):
             yield run
             run, size = [], 0
         run.append(row)

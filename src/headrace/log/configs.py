@@ -9,8 +9,8 @@ from difflib import get_close_matches
 
 from headrace.errors import ConfigError
 
-# As in Kafka, except that records are kept for ever: times of records are often those of a recording, and a log on one's
-# own disk that loses a week-old recording by itself is a surprise.
+# As in Kafka, except that records are kept for ever: their times are often those of a recording, and a log on one's own
+# disk that loses a week-old recording by itself is a surprise.
 DEFAULTS = {
     "cleanup.policy": "delete",
     "delete.retention.ms": "86400000",

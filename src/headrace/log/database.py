@@ -16,9 +16,8 @@ from headrace.log.mark import Mark, acknowledged
 from headrace.log.turns import Turns
 
 PATIENCE = 60.0  # seconds
-# Bytes of the write-ahead file. The first makes a commit in a hundred or so slow, the second keeps a reader that never
-# ends from letting it grow.
-CHECKPOINT, TRUNCATE = 16 << 20, 128 << 20
+CHECKPOINT = 16 << 20  # bytes of the write-ahead file that are written by then; a commit does it, in its turn
+PAGE = 4096
 _IDLE_READERS = 8
 
 
@@ -69,6 +68,11 @@ class Database:
             else:
                 connection.close()
 
+    def pause(self, seconds: float) -> None:
+        """Until this process commits something, but no longer than some seconds."""
+        with self.changed:
+            self.changed.wait(seconds)
+
     def _idle_reader(self) -> sqlite3.Connection | None:
         try:
             return self._readers.pop()
@@ -97,18 +101,8 @@ class Database:
                 raise
             if durable:
                 self._mark.write(number)
-            self._checkpoint()
         with self.changed:
             self.changed.notify_all()
-
-    def _checkpoint(self) -> None:
-        try:
-            size = (self.directory / "log.db-wal").stat().st_size
-        except FileNotFoundError:
-            return
-        if size > CHECKPOINT:
-            # When all of it is in the database, the next commit begins the file anew, if no reader needs it.
-            self._writer.execute(f"PRAGMA wal_checkpoint({'TRUNCATE' if size > TRUNCATE else 'PASSIVE'})").fetchall()
 
     # -------------------------------------------------------------------------------------------------- opening
     def _opened(self, number: int | None) -> sqlite3.Connection:
@@ -117,26 +111,30 @@ class Database:
         connection = self._connect()
         try:
             if schema.is_empty(connection):
+                connection.execute(f"PRAGMA page_size = {PAGE}")
                 connection.execute("PRAGMA auto_vacuum = INCREMENTAL")
                 connection.execute("PRAGMA journal_mode = WAL").fetchone()
                 schema.create(connection)
-            if connection.execute("PRAGMA journal_mode").fetchone() != ("wal",):
-                raise self._damaged("it is not in the mode that it was made with")
-            schema.check(connection, str(self.directory))
-            (found, _) = schema.meta(connection, "commits")
-            if number is not None and found < number:
-                raise self._damaged(
-                    f"it ends with commit {found}, and commit {number} was acknowledged: log.db-wal was damaged or removed, "
-                    f"or log.db is an older copy. To accept the loss, delete {self.directory / 'acknowledged'}"
-                )
+            self._check(connection, number or 0)
         except BaseException:
             connection.close()
             raise
         return connection
 
+    def _check(self, connection: sqlite3.Connection, number: int) -> None:
+        if connection.execute("PRAGMA journal_mode").fetchone() != ("wal",):
+            raise self._damaged("it is not in the mode that it was made in")
+        schema.check(connection, str(self.directory))
+        found, _ = schema.meta(connection, "commits")
+        if found < number:
+            raise self._damaged(
+                f"it ends with commit {found}, and commit {number} was acknowledged: log.db-wal is damaged or gone, or "
+                f"log.db is an older copy. To accept the loss, delete {self.directory / 'acknowledged'}"
+            )
+
     def _connect(self) -> sqlite3.Connection:
         connection = sqlite3.connect(self.path, timeout=PATIENCE, isolation_level=None, check_same_thread=False)
-        for pragma in ("wal_autocheckpoint = 0", "cell_size_check = ON", "cache_size = -8000"):
+        for pragma in (f"wal_autocheckpoint = {CHECKPOINT // PAGE}", "cell_size_check = ON", "cache_size = -8000"):
             connection.execute(f"PRAGMA {pragma}").fetchall()
         return connection
 

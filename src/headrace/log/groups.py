@@ -1,18 +1,20 @@
 """Consumer groups: who reads what, and how far they are. The state of a group is one row.
 
-A partition changes hands in two steps: the member that has to give it up says that it has, then the other gets it. A member
-whose lease is over loses what it holds at once.
+A partition changes hands in two steps: the member that has to give it up says that it has, then the other gets it. A
+member whose lease is over loses what it holds at once.
 """
 
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Mapping, Sequence, Set as AbstractSet
+from collections.abc import Mapping, Sequence
+from collections.abc import Set as AbstractSet
 
 import msgspec
 
+from headrace.log.catalog import Catalog
 from headrace.log.errors import FencedError, GroupInUseError, UnknownGroupError
-from headrace.log.protocol import Membership
+from headrace.log.protocol import Group, Membership
 from headrace.log.seals import broken, seal
 from headrace.model.ids import TopicPartition
 
@@ -31,10 +33,10 @@ class GroupState(msgspec.Struct):
     """A group; offsets are by topic number and partition, so that a topic made anew is not taken for the old one."""
 
     generation: int = 0
-    members: dict[str, Member] = {}  # noqa: RUF012 - msgspec copies it
-    wishes: dict[str, list[str]] = {}  # noqa: RUF012 - the topics of each member, in this generation
-    partitions: dict[str, int] = {}  # noqa: RUF012 - and how many partitions these have
-    offsets: dict[int, dict[int, int]] = {}  # noqa: RUF012
+    members: dict[str, Member] = {}
+    wishes: dict[str, list[str]] = {}
+    partitions: dict[str, int] = {}
+    offsets: dict[int, dict[int, int]] = {}
 
 
 _encode, _decode = msgspec.json.Encoder().encode, msgspec.json.Decoder(GroupState).decode
@@ -95,13 +97,38 @@ def check_may_commit(name: str, group: GroupState, member: str | None, places: A
     if member is None:
         if group.members:
             raise GroupInUseError(
-                f"the group {name!r} is in use by {', '.join(sorted(group.members))}: offsets can be set when they have left"
+                f"the group {name!r} is in use by {', '.join(sorted(group.members))}: offsets can be set when they left"
             )
     elif member not in group.members:
         raise FencedError(f"{member!r} is no longer a member of {name!r}: its lease was over. Poll again to join anew")
     elif not places <= group.members[member].held:
         lost = ", ".join(str(at) for at in sorted(places - group.members[member].held))
         raise FencedError(f"{member!r} does not hold {lost} in {name!r} any more: another member reads it now")
+
+
+# ---------------------------------------------------------------------------------------------------------- offsets
+def offsets_of(group: GroupState, catalog: Catalog) -> dict[TopicPartition, int]:
+    """How far a group is, in topics that exist."""
+    return {
+        TopicPartition(name, partition): offset
+        for name, entry in sorted(catalog.topics.items())
+        for partition, offset in sorted(group.offsets.get(entry.number, {}).items())
+    }
+
+
+def set_offsets(group: GroupState, offsets: Mapping[TopicPartition, int], catalog: Catalog) -> None:
+    for at, offset in offsets.items():
+        if offset < 0:
+            raise ValueError(f"an offset to commit is 0 or more, not {offset} of {at}")
+        group.offsets.setdefault(catalog.place(at).number, {})[at.partition] = offset
+    living = {entry.number for entry in catalog.topics.values()}
+    group.offsets = {number: of for number, of in group.offsets.items() if number in living}
+
+
+def seen(name: str, group: GroupState, catalog: Catalog, now: int) -> Group:
+    """A group as others see it."""
+    living = {name: frozenset(member.held) for name, member in group.members.items() if member.expires > now}
+    return Group(name, group.generation, living, offsets_of(group, catalog))
 
 
 # ------------------------------------------------------------------------------------------------------------- rows

@@ -1,11 +1,11 @@
 """Records as bytes: how they lie in the log, and how they travel from those who make them to the one who appends them.
 
-| "HRC1" | CRC-32 of the rest u32 | flags u8 | count u32 | first and last time i64, i64 | longest u32 | size u64 | body |
+| "HRC1" | CRC-32 of the rest u32 | flags u8 | records u32 | first, last time i64 | longest u32 | size u64 | body |
 
-The body is an Arrow IPC record batch without its schema, which the flags tell: columns key and value (binary), timestamp
-(int64), with flag 1 headers (binary, MessagePack of their pairs), with flag 2 offset (int64). With flag 4 it is compressed
-by zstd, and `size` is its length without. Flag 8: a key is null. Flag 16: a value is null. No record is longer than
-`longest` bytes. All numbers are little-endian.
+The body is an Arrow IPC record batch without its schema, which flags tell: columns key and value (binary), timestamp
+(int64), with flag 1 headers (binary: MessagePack of their pairs), with flag 2 offset (int64). With flag 4 the body is
+compressed by zstd, and `size` is its length without. Flag 8: a key is null. Flag 16: a value is null. No record is of
+more than `longest` bytes. All numbers are little-endian.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from typing import Any, NamedTuple
 from zlib import crc32
 
 import msgspec
-import pyarrow  # pyright: ignore[reportMissingTypeStubs]
+import pyarrow as pa  # pyright: ignore[reportMissingTypeStubs]
 
 from headrace.errors import StateCorruptedError
 from headrace.log.protocol import Records
 from headrace.model.record import Headers
 
-_arrow: Any = pyarrow  # it has no types
+_arrow: Any = pa  # it has no types
 
 MAGIC = b"HRC1"
 HEADERS, OFFSETS, COMPRESSED, NULL_KEYS, TOMBSTONES = 1, 2, 4, 8, 16
@@ -32,6 +32,7 @@ _BODY = _START.size + _LABEL.size
 # zstd makes a chunk of 10,000 small JSON records four times smaller in 1.3 ms, which writing it takes longer for.
 _WORTH_TRYING, _WORTH_IT = 512, 0.9
 _MOST_BYTES, _MOST_RECORDS = 8 << 20, 50_000  # in one chunk: whoever needs one record of it decodes all
+_HARMLESS = 1 << 20  # bytes of all records: below it nobody asks how long each is, unless a topic allows even less
 _NO_TIME = -1  # of a chunk without records
 
 _pack_headers = msgspec.msgpack.Encoder().encode
@@ -42,7 +43,7 @@ class Label(NamedTuple):
     """What is known of packed records without unpacking them."""
 
     flags: int
-    count: int
+    records: int
     first_time: int
     last_time: int
     longest: int
@@ -54,30 +55,53 @@ def pack(records: Records, offsets: Sequence[int] | None = None) -> bytes:
     >>> unpack(pack(Records([b"k"], [None], [10])))
     (Records(keys=[b'k'], values=[None], timestamps=[10], headers=None), None)
     """
+    return _wrap(*_columns(records, offsets), records)
+
+
+def pack_parts(records: Records) -> Iterator[bytes]:
+    """Packs records in as many parts as are good for reading them; one record is one part, however large."""
+    for start in range(0, len(records), _MOST_RECORDS):
+        yield from _pack_halves(
+            records.part(start, start + _MOST_RECORDS) if start or len(records) > _MOST_RECORDS else records
+        )
+
+
+def _pack_halves(records: Records) -> Iterator[bytes]:
+    batch, flags = _columns(records, None)
+    if batch.nbytes <= _MOST_BYTES or len(records) == 1:
+        yield _wrap(batch, flags, records)
+    else:
+        middle = len(records) // 2
+        yield from _pack_halves(records.part(0, middle))
+        yield from _pack_halves(records.part(middle, len(records)))
+
+
+def _columns(records: Records, offsets: Sequence[int] | None) -> tuple[Any, int]:
+    """The record batch, and its flags."""
     keys = _arrow.array(records.keys, _arrow.binary())
     values = _arrow.array(records.values, _arrow.binary())
     columns = [keys, values, _arrow.array(records.timestamps, _arrow.int64())]
     flags = (NULL_KEYS if keys.null_count else 0) | (TOMBSTONES if values.null_count else 0)
-    longest = _longest(records.keys) + _longest(records.values)
     if records.headers is not None:
         packed = [_pack_headers(headers) if headers else None for headers in records.headers]
         columns.append(_arrow.array(packed, _arrow.binary()))
-        flags, longest = flags | HEADERS, longest + _longest(packed)
+        flags |= HEADERS
     if offsets is not None:
         columns.append(_arrow.array(offsets, _arrow.int64()))
         flags |= OFFSETS
-    body = _arrow.RecordBatch.from_arrays(columns, schema=_schema(flags)).serialize().to_pybytes()
-    return _wrap(body, flags, longest, records.timestamps)
+    return _arrow.RecordBatch.from_arrays(columns, schema=_schema(flags)), flags
 
 
-def _wrap(body: bytes, flags: int, longest: int, timestamps: Sequence[int]) -> bytes:
+def _wrap(batch: Any, flags: int, records: Records) -> bytes:
+    body = batch.serialize().to_pybytes()
     size = len(body)
     if size >= _WORTH_TRYING:
         smaller = _arrow.compress(body, codec="zstd", asbytes=True)
         if len(smaller) <= size * _WORTH_IT:
             body, flags = smaller, flags | COMPRESSED
-    first, last = (min(timestamps), max(timestamps)) if timestamps else (_NO_TIME, _NO_TIME)
-    label = _LABEL.pack(flags, len(timestamps), first, last, longest, size)
+    times = records.timestamps or (_NO_TIME,)
+    longest = size if size <= _HARMLESS else _longest(records)
+    label = _LABEL.pack(flags, len(records), min(times), max(times), longest, size)
     return b"".join((_START.pack(MAGIC, crc32(body, crc32(label))), label, body))
 
 
@@ -118,22 +142,6 @@ def unpack(packed: bytes) -> tuple[Records, list[int] | None]:
     return Records(keys, values, timestamps, headers), more[-1] if label.flags & OFFSETS else None
 
 
-def pieces(records: Records) -> Iterator[Records]:
-    """Records in parts that are small enough for a chunk each; one record is one part, however large."""
-    count = len(records)
-    size = _total(records.keys) + _total(records.values)
-    parts = max(-(-size // _MOST_BYTES), -(-count // _MOST_RECORDS), 1)
-    step = max(-(-count // parts), 1)
-    for start in range(0, count, step):
-        part = records if step >= count else records.part(start, start + step)
-        if len(part) > 1 and _total(part.keys) + _total(part.values) > 2 * _MOST_BYTES:
-            middle = len(part) // 2
-            yield from pieces(part.part(0, middle))
-            yield from pieces(part.part(middle, len(part)))
-        else:
-            yield part
-
-
 def _schema(flags: int) -> Any:
     fields = [("key", _arrow.binary()), ("value", _arrow.binary()), ("timestamp", _arrow.int64())]
     if flags & HEADERS:
@@ -143,9 +151,21 @@ def _schema(flags: int) -> Any:
     return _arrow.schema(fields)
 
 
-def _longest(column: Sequence[bytes | None]) -> int:
-    return max(map(len, filter(None, column)), default=0)
+def longest_of(packed: bytes) -> int:
+    """How long the longest record is."""
+    return _longest(unpack(packed)[0])
 
 
-def _total(column: Sequence[bytes | None]) -> int:
-    return sum(map(len, filter(None, column)))
+def _longest(records: Records) -> int:
+    headers = records.headers or [()] * len(records)
+    return max(map(record_length, records.keys, records.values, headers))
+
+
+def record_length(key: bytes | None, value: bytes | None, headers: Headers) -> int:
+    """What counts for max.message.bytes.
+
+    >>> record_length(b"key", None, (("h", b"12"),))
+    6
+    """
+    length = len(key or b"") + len(value or b"")
+    return length + sum(len(name) + len(raw or b"") for name, raw in headers) if headers else length

@@ -61,6 +61,20 @@ def partitions(connection: sqlite3.Connection, entry: Entry) -> list[PartitionRo
     return [_checked_partition(rows.get(number), entry.number, number) for number in range(entry.partitions)]
 
 
+def set_up(connection: sqlite3.Connection, before: Entry | None, after: Entry) -> None:
+    """The rows of new partitions; where compaction is new, everything is to be compacted."""
+    for number in range(before.partitions if before else 0, after.partitions):
+        put_partition(connection, PartitionRow(after.number, number, 0, 0, 0))
+    if before is not None and after.rules.compacts and not before.rules.compacts:
+        for row in partitions(connection, after):
+            put_partition(connection, row._replace(cleaned=row.earliest))
+
+
+def tear_down(connection: sqlite3.Connection, entry: Entry) -> None:
+    """Deletes the rows of all partitions; their chunks are then nobody's."""
+    connection.execute("DELETE FROM partitions WHERE topic = ?", (entry.number,))
+
+
 def _checked_partition(row: tuple[int, ...] | None, topic: int, number: int) -> PartitionRow:
     if row is None or row[5] != seal(*row[:5]):
         raise broken(f"the row of partition {number} of topic number {topic}")

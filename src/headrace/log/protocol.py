@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence, Set as AbstractSet
+from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from itertools import repeat
 from typing import NamedTuple, Protocol
@@ -10,8 +11,7 @@ from typing import NamedTuple, Protocol
 from headrace.model.ids import TopicPartition
 from headrace.model.record import Headers
 
-# (offset, key, value, timestamp, headers)
-LogRow = tuple[int, bytes | None, bytes | None, int, Headers]
+LogRow = tuple[int, bytes | None, bytes | None, int, Headers]  # offset, key, value, timestamp, headers
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +71,7 @@ Item = tuple[TopicPartition, Records | bytes]
 
 @dataclass(frozen=True, slots=True)
 class Topic:
-    """A topic; its id is another one when it is deleted and made anew. The configuration is complete, defaults included."""
+    """A topic; deleted and made anew, it has another id. The configuration is complete, defaults included."""
 
     name: str
     id: str
@@ -111,7 +111,7 @@ class Group:
 
 
 class Log(Protocol):
-    """Topics of partitions of (key, value, timestamp, headers) with offsets. Safe for threads; times are milliseconds."""
+    """Topics of partitions of (key, value, timestamp, headers) with offsets. Safe for threads; times are in ms."""
 
     # ---------------------------------------------------------------------------------------------------- topics
     def topics(self) -> Mapping[str, Topic]:

@@ -88,15 +88,20 @@ def opened(row: ChunkRow, packed: bytes | None, at: TopicPartition) -> Chunk:
     """The records of a chunk, checked."""
     where = f"the file chunks/{row.file}" if row.file else "log.db"
     try:
-        if packed is None or len(packed) != row.size or digest_of(packed) != row.digest:
-            length = "no bytes" if packed is None else f"{len(packed)} bytes"
-            raise StateCorruptedError(f"{length} instead of the {row.size} that were written")
-        records, offsets = unpack(packed)
+        records, offsets = unpack(_expected(row, packed))
     except StateCorruptedError as error:
         raise damage(at, row.base, row.upto, f"{where} is damaged ({error})", row.file or "log.db") from None
     if row.stamped is not None:
         records = Records(records.keys, records.values, [row.stamped] * len(records), records.headers)
     return Chunk(range(row.base, row.upto) if offsets is None else offsets, records)
+
+
+def _expected(row: ChunkRow, packed: bytes | None) -> bytes:
+    """The bytes, if they are those that the row was written for."""
+    if packed is None or len(packed) != row.size or digest_of(packed) != row.digest:
+        found = "no bytes" if packed is None else f"{len(packed)} other bytes"
+        raise StateCorruptedError(f"{found} instead of the {row.size} that were written")
+    return packed
 
 
 def between(chunk: Chunk, start: int, end: int) -> Chunk:
@@ -114,16 +119,16 @@ def between(chunk: Chunk, start: int, end: int) -> Chunk:
 def check_range(at: TopicPartition, extent: Extent, start: int, end: int) -> None:
     if start < extent.earliest or end > extent.end or start < 0:
         raise OffsetOutOfRangeError(
-            f"{at} has offsets {extent.earliest} to {extent.end}, not {start} to {end}: records were removed by retention or "
-            "by hand, the topic was made anew, or they are not written yet",
+            f"{at} has offsets {extent.earliest} to {extent.end}, not {start} to {end}: they were removed by retention "
+            "or by hand, the topic was made anew, or they are not written yet",
             at=at, earliest=extent.earliest, end=extent.end,
         )  # fmt: skip
 
 
 def damage(at: TopicPartition, start: int, end: int, how: str, file: str) -> LogCorruptedError:
     return LogCorruptedError(
-        f"topic {at.topic!r}, partition {at.partition}, offsets {start} to {end - 1}: {how}. Restore the log's directory "
-        f"from a copy, or give up all records of the partition up to there: delete_records({{{at!r}: {end}}})",
+        f"topic {at.topic!r}, partition {at.partition}, offsets {start} to {end - 1}: {how}. Restore the log's "
+        f"directory from a copy, or give up all records of the partition up to it: delete_records({{{at!r}: {end}}})",
         at=at, offsets=range(start, end), file=file,
     )  # fmt: skip
 

@@ -5,9 +5,9 @@
     DIR/acknowledged      the number of the last commit that somebody was told of (see mark.py)
     DIR/lock              held by whoever writes
 
-A row of `chunks` covers the offsets from `base` up to `upto`, without holes between rows, though compaction may have taken
-records out. Its records are in `bodies`, or in a file. Whatever must not vanish unnoticed is either one row of `meta` or
-`groups`, or counted there. Every row has a seal (see seals.py).
+A row of `chunks` covers the offsets from `base` up to `upto`, without holes between rows, though compaction may have
+taken records out. Its records are in `bodies`, or in a file. What must not vanish unnoticed is one row of `meta` or
+`groups`, or known from there. Every row has a seal (see seals.py).
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ def check(connection: sqlite3.Connection, directory: str) -> None:
         problems = [text for (text,) in connection.execute(f"PRAGMA integrity_check({table})")]
         if problems != ["ok"]:
             raise LogCorruptedError(
-                f"the table {table} in {directory}/log.db is damaged ({problems[0]}): restore the directory from a copy",
+                f"the table {table} in {directory}/log.db is damaged ({problems[0]}): restore it from a copy",
                 file=f"{directory}/log.db",
             )
 

@@ -63,6 +63,6 @@ class Turns:
     def _refusal(self) -> LogBusyError:
         holder = os.pread(self._file, 10, 0).decode(errors="replace").strip() or "unknown"
         return LogBusyError(
-            f"waited {self._patience:g} s for the log in {self._path.parent}: process {holder} is writing to it, or hangs. "
-            "Try again, or look what that process does"
+            f"waited {self._patience:g} s for the log in {self._path.parent}: process {holder} is writing to it, or "
+            "hangs. Try again, or look what that process does"
         )

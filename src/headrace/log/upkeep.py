@@ -81,7 +81,9 @@ class Upkeep:
             self._attempt(lambda name=name: self._expire(name, now))
             cleaner = Cleaner(self._reader, self._commits, name, entry, now)
             for number in range(entry.partitions):
-                self._attempt(lambda cleaner=cleaner, number=number: cleaner.clean(number, fully=fully, go_on=self._go_on))
+                self._attempt(
+                    lambda cleaner=cleaner, number=number: cleaner.clean(number, fully=fully, go_on=self._go_on)
+                )
         self.sweep()
         retention.remove_abandoned(self._commits, self._files, now / 1000)
         self._commits(lambda connection: appending.forget_producers(connection, now - _PRODUCERS_MS))

@@ -7,13 +7,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Serde:
     """`encode` and `decode` never see None: a null key or value has no bytes, whatever its serde.
 
     `immutable` says that decoded values cannot be changed in place, so that one object may serve as a value in a store
     and as a value in flight at the same time. `recipe`, a function and its arguments, makes the serde again in another
-    process, where closures and C objects cannot be sent.
+    process, where closures and C objects cannot be sent; serdes of the same recipe are equal.
     """
 
     name: str
@@ -24,6 +24,15 @@ class Serde:
 
     def __reduce__(self) -> tuple[Callable[..., Serde], tuple[Any, ...]]:
         return self.recipe or (Serde, (self.name, self.encode, self.decode, self.immutable))
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Serde) and self._identity() == other._identity()
+
+    def __hash__(self) -> int:
+        return hash(self.name)
+
+    def _identity(self) -> tuple[Any, ...]:
+        return self.recipe or (self.encode, self.decode, self.immutable)
 
     def __repr__(self) -> str:
         return f"<serde {self.name}>"

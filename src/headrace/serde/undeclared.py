@@ -12,19 +12,18 @@ import msgspec
 from headrace.serde.protocol import Serde
 
 _encode, _decode = msgspec.msgpack.encode, msgspec.msgpack.decode
-_MARKS: dict[type, bytes] = {tuple: b"\x01"}
+_SCALARS = frozenset({str, int, float, bool, bytes, type(None)})
 
 
 def encode(value: Any) -> bytes:
     if value == "":
         return b""  # as STRING has it
+    is_tuple = type(value) is tuple
+    _check(list(value) if is_tuple else value, value)
     try:
-        return _MARKS.get(value.__class__, b"\x00") + _encode(value)
-    except (TypeError, OverflowError) as problem:
-        raise TypeError(
-            f"a {type(value).__name__} cannot be kept without a serde ({problem}); declare one where the table is "
-            "made: store=Materialized(value=...)"
-        ) from None
+        return (b"\x01" if is_tuple else b"\x00") + _encode(value)
+    except OverflowError as problem:
+        raise _refused(value, str(problem)) from None
 
 
 def decode(raw: bytes) -> Any:
@@ -32,6 +31,29 @@ def decode(raw: bytes) -> Any:
         return ""
     value = _decode(memoryview(raw)[1:])
     return tuple(value) if raw[0] else value
+
+
+def _check(part: Any, whole: Any) -> None:
+    """Whatever would come back as something else is refused, before anybody takes it for what it was."""
+    kind = type(part)
+    if kind in _SCALARS:
+        return
+    if kind is list:
+        for item in part:
+            _check(item, whole)
+    elif kind is dict:
+        for key, item in part.items():
+            _check(key, whole)
+            _check(item, whole)
+    else:
+        raise _refused(whole, f"it would not come back as a {kind.__name__}")
+
+
+def _refused(value: Any, why: str) -> TypeError:
+    return TypeError(
+        f"a {type(value).__name__} cannot be kept without a serde: {why}. Declare one where the stream or table is made: "
+        "value=..., or store=Materialized(value=...)"
+    )
 
 
 UNDECLARED = Serde("UNDECLARED", encode, decode)
