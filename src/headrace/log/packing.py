@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator, Sequence
+from functools import cache
 from typing import Any, NamedTuple
 from zlib import crc32
 
@@ -61,14 +62,12 @@ def pack(records: Records, offsets: Sequence[int] | None = None) -> bytes:
 def pack_parts(records: Records) -> Iterator[bytes]:
     """Packs records in as many parts as are good for reading them; one record is one part, however large."""
     for start in range(0, len(records), _MOST_RECORDS):
-        yield from _pack_halves(
-            records.part(start, start + _MOST_RECORDS) if start or len(records) > _MOST_RECORDS else records
-        )
+        yield from _pack_halves(records.part(start, start + _MOST_RECORDS))
 
 
 def _pack_halves(records: Records) -> Iterator[bytes]:
     batch, flags = _columns(records, None)
-    if batch.nbytes <= _MOST_BYTES or len(records) == 1:
+    if len(records) == 1 or batch.nbytes <= _MOST_BYTES:
         yield _wrap(batch, flags, records)
     else:
         middle = len(records) // 2
@@ -89,7 +88,7 @@ def _columns(records: Records, offsets: Sequence[int] | None) -> tuple[Any, int]
     if offsets is not None:
         columns.append(_arrow.array(offsets, _arrow.int64()))
         flags |= OFFSETS
-    return _arrow.RecordBatch.from_arrays(columns, schema=_schema(flags)), flags
+    return _arrow.RecordBatch.from_arrays(columns, schema=_schema(flags & (HEADERS | OFFSETS))), flags
 
 
 def _wrap(batch: Any, flags: int, records: Records) -> bytes:
@@ -134,7 +133,7 @@ def unpack(packed: bytes) -> tuple[Records, list[int] | None]:
     body = memoryview(packed)[_BODY:]
     if label.flags & COMPRESSED:
         body = _arrow.decompress(body, decompressed_size=label.size, codec="zstd")
-    batch = _arrow.ipc.read_record_batch(_arrow.py_buffer(body), _schema(label.flags))
+    batch = _arrow.ipc.read_record_batch(_arrow.py_buffer(body), _schema(label.flags & (HEADERS | OFFSETS)))
     keys, values, timestamps, *more = (column.to_pylist() for column in batch.columns)
     headers: list[Headers] | None = None
     if label.flags & HEADERS:
@@ -142,6 +141,7 @@ def unpack(packed: bytes) -> tuple[Records, list[int] | None]:
     return Records(keys, values, timestamps, headers), more[-1] if label.flags & OFFSETS else None
 
 
+@cache
 def _schema(flags: int) -> Any:
     fields = [("key", _arrow.binary()), ("value", _arrow.binary()), ("timestamp", _arrow.int64())]
     if flags & HEADERS:

@@ -40,6 +40,8 @@ class Records:
 
     def part(self, start: int, end: int) -> Records:
         """The records from one position to another."""
+        if start == 0 and end >= len(self):
+            return self
         headers = None if self.headers is None else self.headers[start:end]
         return Records(self.keys[start:end], self.values[start:end], self.timestamps[start:end], headers)
 

@@ -62,7 +62,7 @@ class Failures:
 
     def production(self, node: str, record: Record, error: Exception) -> None:
         kinds = f"the key is a {type(record.key).__name__}, the value a {type(record.value).__name__}"
-        remedy = f"Check the serdes ({kinds}): those of to(), or of the group_by, join or repartition that makes the topic."
+        remedy = f"Check the serdes ({kinds}): of to(), or of the group_by, join or repartition that makes the topic."
         reason = f"{node} cannot encode what became of {self._place()}: {error}. {remedy}"
         self._decide(self.handlers.production, node, record, error, SerializationError(reason), "production")
 

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 
@@ -19,7 +19,7 @@ def encode(value: Any) -> bytes:
     if value == "":
         return b""  # as STRING has it
     is_tuple = type(value) is tuple
-    _check(list(value) if is_tuple else value, value)
+    _check(list(cast("tuple[Any, ...]", value)) if is_tuple else value, value)
     try:
         return (b"\x01" if is_tuple else b"\x00") + _encode(value)
     except OverflowError as problem:
@@ -35,24 +35,22 @@ def decode(raw: bytes) -> Any:
 
 def _check(part: Any, whole: Any) -> None:
     """Whatever would come back as something else is refused, before anybody takes it for what it was."""
-    kind = type(part)
-    if kind in _SCALARS:
+    if type(part) in _SCALARS:
         return
-    if kind is list:
-        for item in part:
-            _check(item, whole)
-    elif kind is dict:
-        for key, item in part.items():
-            _check(key, whole)
-            _check(item, whole)
+    if type(part) is list:
+        parts = cast("list[Any]", part)
+    elif type(part) is dict:
+        parts = [*cast("dict[Any, Any]", part), *cast("dict[Any, Any]", part).values()]
     else:
-        raise _refused(whole, f"it would not come back as a {kind.__name__}")
+        raise _refused(whole, f"it would not come back as a {type(part).__name__}")
+    for item in parts:
+        _check(item, whole)
 
 
 def _refused(value: Any, why: str) -> TypeError:
     return TypeError(
-        f"a {type(value).__name__} cannot be kept without a serde: {why}. Declare one where the stream or table is made: "
-        "value=..., or store=Materialized(value=...)"
+        f"a {type(value).__name__} cannot be kept without a serde: {why}. "
+        "Declare one where the stream or table is made: value=..., or store=Materialized(value=...)"
     )
 
 

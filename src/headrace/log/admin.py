@@ -1,0 +1,103 @@
+"""Looking after a log: topics, groups, retention."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from types import TracebackType
+from typing import Literal, Self
+
+from headrace.log.open import opened
+from headrace.log.protocol import Extent, Group, Log, Topic
+from headrace.model.ids import TopicPartition
+from headrace.model.timestamps import epoch_milliseconds
+
+
+@dataclass(frozen=True, slots=True)
+class TopicDescription:
+    """A topic, and which offsets its partitions have."""
+
+    topic: Topic
+    extents: Mapping[int, Extent]
+
+
+class Admin:
+    """Creates, describes and deletes what is in a log.
+
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as directory, Admin(f"file:{directory}") as admin:
+    ...     _ = admin.create_topic("orders", partitions=2, config={"cleanup.policy": "compact"})
+    ...     admin.topics(), admin.describe("orders").extents
+    (['orders'], {0: Extent(earliest=0, end=0), 1: Extent(earliest=0, end=0)})
+    """
+
+    def __init__(self, log: Log | str) -> None:
+        self._log, self._owns_log = opened(log)
+
+    def close(self) -> None:
+        if self._owns_log:
+            self._log.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    # ---------------------------------------------------------------------------------------------------- topics
+    def topics(self) -> list[str]:
+        return sorted(self._log.topics())
+
+    def describe(self, topic: str) -> TopicDescription:
+        extents = self._log.extents([topic])
+        return TopicDescription(self._log.topic(topic), {at.partition: extent for at, extent in extents.items()})
+
+    def create_topic(self, name: str, partitions: int = 1, config: Mapping[str, str | int] | None = None) -> Topic:
+        return self._log.create_topic(name, partitions, config)
+
+    def delete_topic(self, name: str) -> None:
+        self._log.delete_topic(name)
+
+    def add_partitions(self, name: str, partitions: int) -> Topic:
+        """Lets a topic have more partitions, `partitions` in all; keys then go to other ones than before."""
+        return self._log.add_partitions(name, partitions)
+
+    def alter_config(self, name: str, config: Mapping[str, str | int | None]) -> Topic:
+        """Changes the settings that are named; None is the default again."""
+        return self._log.alter_config(name, config)
+
+    def delete_records(self, before: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
+        """Removes the records before an offset, -1: all; gives the earliest offsets."""
+        return self._log.delete_records(before)
+
+    # ---------------------------------------------------------------------------------------------------- groups
+    def groups(self) -> Mapping[str, Group]:
+        return self._log.groups()
+
+    def lag(self, group: str) -> dict[TopicPartition, int]:
+        """How many offsets a group is behind, in each partition where it has committed."""
+        committed = self._log.committed(group)
+        extents = self._log.extents(sorted({at.topic for at in committed}))
+        return {at: max(0, extents[at].end - offset) for at, offset in committed.items()}
+
+    def delete_group(self, group: str) -> None:
+        self._log.delete_group(group)
+
+    def reset_offsets(
+        self, group: str, *topics: str, to: Literal["earliest", "latest"] | int | datetime
+    ) -> dict[TopicPartition, int]:
+        """Lets a group go on elsewhere in some topics: at an end of them, or at a time in ms. Nobody may be reading."""
+        extents = self._log.extents(topics)
+        if to == "earliest":
+            offsets = {at: extent.earliest for at, extent in extents.items()}
+        elif to == "latest":
+            offsets = {at: extent.end for at, extent in extents.items()}
+        else:
+            time = epoch_milliseconds(to, "the time to go to")
+            found = self._log.offsets_for_times(dict.fromkeys(extents, time))
+            offsets = {at: extent.end if (offset := found[at]) is None else offset for at, extent in extents.items()}
+        self._log.commit(group, offsets)
+        return offsets
