@@ -137,6 +137,7 @@ def test_a_version_that_ended_when_the_history_begins_is_still_part_of_it():
     state.commit(Version(3, "x"))
     assert list(store.history("k", 0, 10_000)) == [VersionedRecord("b", 2_000)]
     assert len(list(store.history("other", 0, 10_000))) == 3
+    assert store._past.count() == 2
 
 
 def test_as_in_kafka_a_deletion_at_the_time_of_the_only_version_leaves_no_trace():

@@ -198,7 +198,7 @@ def test_windows_that_are_waited_for_stay_though_they_cannot_be_seen():
 
 
 def test_a_batch_that_is_rolled_back_does_not_let_go_of_what_is_waited_for():
-    state, store = windows(WindowKind(10, 10))
+    state, store = windows(WindowKind(10, 10, by_time=True))
     store.hold_back(0)
     store.put("k", "v", 0)
     store.put("k", "v", 1_000)

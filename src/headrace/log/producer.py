@@ -41,8 +41,8 @@ class Target(NamedTuple):
 class Producer:
     """Sends records; they are collected for `linger` ms or `batch_size` bytes and appended together, each once.
 
-    A thread does it, which lives only as long as there is something to send: what was sent is stored even if the program
-    ends without `flush`.
+    A thread does it, which lives only as long as there is something to send: what was sent is stored even if the
+    program ends without `flush`.
 
     >>> import tempfile
     >>> from headrace.log.admin import Admin
@@ -112,7 +112,9 @@ class Producer:
         with self._lock:
             at = TopicPartition(topic, self._keyless_partition(topic, target) if partition is None else partition)
             if not 0 <= at.partition < target.partitions:
-                raise UnknownTopicError(f"the topic {topic!r} has no partition {at.partition}: it has {target.partitions}")
+                raise UnknownTopicError(
+                    f"the topic {topic!r} has no partition {at.partition}: it has {target.partitions}"
+                )
             batch = self._room_in(at)
             before = batch.size
             delivery = batch.add(raw_key, raw_value, time_of, pairs)
@@ -179,7 +181,7 @@ class Producer:
     # ------------------------------------------------------------------------------------------------ in the thread
     def _hurry(self) -> None:
         with self._lock:
-            self._urgent = True
+            self._urgent = bool(self._pending)
             self._lock.notify_all()
 
     def _see_to_sending(self) -> None:

@@ -56,6 +56,7 @@ def windowed(inner: Serde, size: int | timedelta | Windows | None = None) -> Ser
 def session_windowed(inner: Serde) -> Serde:
     """Keys in session windows.
 
+    >>> from headrace.model.windows import Window
     >>> from headrace.serde import STRING
     >>> session_windowed(STRING).encode(Windowed("a", Window(1, 2))).hex(" ", 8)
     '61 0000000000000002 0000000000000001'

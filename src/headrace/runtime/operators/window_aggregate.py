@@ -20,8 +20,7 @@ def window_aggregate(node: WindowAggregate, env: Env, emit: Emit, *, true_old: b
     """`true_old`: a window that was not there before has no old value, where Kafka Streams gives the initial one."""
     store: WindowedValues = env.store(node.store)
     row_of, get, put, update, time_bytes = store.row, store.table.get, store.table.put, store.update, TIME.pack
-    starts_for, end_of = starts_of(node.windows), ends_of(node.windows)
-    size = node.windows.size if isinstance(node.windows, TimeWindows) else None  # a sum is quicker than a call
+    starts_for, end_of, size = starts_of(node.windows), ends_of(node.windows), fixed_size(node.windows)
     key_of = windowed_key(end_of)
     forward = None if node.on_close else forwarder(node.store, env, emit, send_old=node.send_old, key_of=key_of)
     close = emit_closed(node, env, store, emit) if node.on_close else None
@@ -42,12 +41,9 @@ def window_aggregate(node: WindowAggregate, env: Env, emit: Emit, *, true_old: b
                 continue
             place = row + time_bytes(start + SIGN)
             before = get(place) if start > hidden else None
-            if before is None:
-                old, time = initialize(), timestamp
-            else:
-                old, time = before
-                if time < timestamp:
-                    time = timestamp
+            old, time = (initialize(), timestamp) if before is None else before
+            if time < timestamp:
+                time = timestamp
             new = add(key, value, old)
             if before is not None and new is not None:
                 put(place, stamped((new, time)))  # a window that is there and can be seen: the store's clock knows it
@@ -59,6 +55,11 @@ def window_aggregate(node: WindowAggregate, env: Env, emit: Emit, *, true_old: b
             close(close_time, headers)
 
     return run
+
+
+def fixed_size(windows: Windows) -> int | None:
+    """The size, where all windows have the same: a sum is quicker than asking each for its end."""
+    return windows.size if isinstance(windows, TimeWindows) else None
 
 
 def starts_of(windows: Windows) -> Callable[[int], Iterable[int]]:
