@@ -10,8 +10,8 @@ one value at a time. Kafka Streams has the same limits; these depend on the cut,
 - functions that make a value of None, where rows are deleted: a row that comes and goes within a batch is never seen;
 - `group_by` of such a table with aggregates that depend on the order of rows or cannot subtract: rows arrive in another
   order. Of groups whose last row is gone, 0 and nothing count as the same; a group's timestamp is the largest that arrived;
-- `group_by` of a join of cached tables that has no cache of its own: in a batch that changes both sides the old value that
-  goes with an update was never passed on;
+- `group_by` and `filter` of a join of cached tables that has no cache of its own: in a batch that changes both sides the old
+  value that goes with an update was never passed on, so a wrong one is subtracted, or a deletion left out as no news;
 - inner joins of two such tables that both delete rows: a row deleted on both sides in one batch finds no partner to take back
   (SEMANTICS.md 27); joins with a table whose deletions come later than its values, or too late for the other side, likewise;
 - timestamps of joins with a table that deletes: a deletion's timestamp is seen only if the row was there before the batch;
@@ -147,7 +147,11 @@ def of_table(op: str, fields: Fields, claim: Claim, windows: Fields | None) -> C
             return None
     match op, fields:
         case "filter" | "filterNot", {"pred": {"fn": name}}:
-            return kept(fields, replace(claim, deletes=claim.deletes or name not in BY_KEY))
+            filtered = replace(claim, deletes=claim.deletes or name not in BY_KEY)
+            if "store" in fields:
+                return kept(fields, filtered)
+            alike = claim.alike and (claim.exact or not claim.odd_olds)
+            return replace(filtered, alike=alike) if claim.exact or claim.olds else None
         case "mapValues", {"value": {"fn": name}}:
             return kept(fields, replace(claim, deletes=claim.deletes or name in TURNS_NULL))
         case "transformValues", {"transformer": {"fn": name}}:

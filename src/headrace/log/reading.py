@@ -117,7 +117,7 @@ def between(chunk: Chunk, start: int, end: int) -> Chunk:
 
 
 def check_range(at: TopicPartition, extent: Extent, start: int, end: int) -> None:
-    if start < extent.earliest or end > extent.end or start < 0:
+    if not extent.earliest <= start <= end <= extent.end:
         raise OffsetOutOfRangeError(
             f"{at} has offsets {extent.earliest} to {extent.end}, not {start} to {end}: they were removed by retention "
             "or by hand, the topic was made anew, or they are not written yet",

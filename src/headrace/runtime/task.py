@@ -11,8 +11,9 @@ from typing import Any, NamedTuple
 
 from headrace.config import Config
 from headrace.errors import StreamsError
-from headrace.model.ids import TaskId
+from headrace.model.ids import TaskId, TopicPartition
 from headrace.model.timestamps import extractor_of
+from headrace.runtime.alignment import Aligned, Input
 from headrace.runtime.batch import Output, Result, Row
 from headrace.runtime.compile import Compiler
 from headrace.runtime.env import Env, Here, Lookup
@@ -153,6 +154,17 @@ class Task:
             self._program.punctuations[Punctuation.WALL_CLOCK].run(clock)
             return self._end(version)
 
+    def run_aligned(
+        self, inputs: dict[TopicPartition, Input], *, clock: int, version: Version
+    ) -> tuple[Result, dict[TopicPartition, int]]:
+        """The same for rows of several partitions, by time; also says up to where each partition was consumed."""
+        rows = Aligned(inputs, self.read)
+        with self._batch(clock):
+            for row, decoded in rows:
+                self._process(row, decoded)
+            self._program.punctuations[Punctuation.WALL_CLOCK].run(clock)
+            return self._end(version), rows.positions
+
     def read(self, row: Row) -> Decoded | None:
         """Decodes a row and finds its timestamp; None if it is left out."""
         self.here.row, self.here.order = row, row[7]
@@ -163,14 +175,20 @@ class Task:
         with self._batch(clock):
             if row is None:
                 self._program.punctuations[Punctuation.WALL_CLOCK].run(clock)
-            elif decoded is not None:
-                self.here.row, self.here.order = row, row[7]
-                key, value, timestamp = decoded
-                self.here.stream_time = max(self.here.stream_time, timestamp)
-                self._find_inlet(row[0]).emit(key, value, timestamp, row[6])
-            if row is not None and self.here.stream_time >= self._stream_punctuations.due:
-                self._stream_punctuations.run(self.here.stream_time)
+            else:
+                self._process(row, decoded)
             return self._end(version)
+
+    def _process(self, row: Row, decoded: Decoded | None) -> None:
+        """Processes a row that has been read, then what stream time has made due."""
+        here = self.here
+        if decoded is not None:
+            here.row, here.order = row, row[7]
+            key, value, timestamp = decoded
+            here.stream_time = max(here.stream_time, timestamp)
+            self._inlets[row[0]].emit(key, value, timestamp, row[6])
+        if here.stream_time >= self._stream_punctuations.due:
+            self._stream_punctuations.run(here.stream_time)
 
     @contextmanager
     def _batch(self, clock: int) -> Generator[None]:

@@ -1,0 +1,60 @@
+"""What the tests of logs have in common. Directories are in memory where possible: they are many, and disks are slow."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterable
+from pathlib import Path
+
+from headrace.log.filelog import FileLog
+from headrace.log.protocol import Log, LogRow, Records
+from headrace.model.clock import ManualClock
+from headrace.model.ids import TopicPartition
+
+MEMORY = Path("/dev/shm")  # noqa: S108
+A, B = TopicPartition("a", 0), TopicPartition("b", 0)
+NOW = 1_000_000
+
+
+def scratch() -> tempfile.TemporaryDirectory[str]:
+    return tempfile.TemporaryDirectory(prefix="headrace-", dir=MEMORY if MEMORY.is_dir() else None)
+
+
+def file_log(directory: str | Path, clock: ManualClock) -> FileLog:
+    """A log that cleans only when it is told to, and for which waiting is moving the clock."""
+    return FileLog(directory, clock=clock, clean_every=None, pause=lambda seconds: void(clock.advance(int(seconds * 1000))))
+
+
+def void(_: object) -> None:
+    pass
+
+
+def records(*values: bytes | None, key: bytes | None = b"k", at: int = 10) -> Records:
+    """Records with one key, and times from `at` on."""
+    return Records([key] * len(values), values, range(at, at + len(values)))
+
+
+def pairs(*entries: tuple[bytes | None, bytes | None], at: int = 10) -> Records:
+    """Records of keys and values, and times from `at` on."""
+    return Records([key for key, _ in entries], [value for _, value in entries], range(at, at + len(entries)))
+
+
+def rows(log: Log, at: TopicPartition, start: int | None = None, end: int | None = None) -> list[LogRow]:
+    first = log.extents([at.topic])[at].earliest if start is None else start
+    return [row for chunk in log.read(at, first, end) for row in chunk.rows()]
+
+
+def values(log: Log, at: TopicPartition) -> list[bytes | None]:
+    return [row[2] for row in rows(log, at)]
+
+
+def chunk_files(directory: Path) -> list[Path]:
+    return sorted((directory / "chunks").iterdir())
+
+
+def flip(path: Path, position: int, bit: int = 0) -> None:
+    raw = bytearray(path.read_bytes())
+    raw[position] ^= 1 << bit
+    path.write_bytes(raw)
+
+
