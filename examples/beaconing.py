@@ -12,7 +12,6 @@ from math import sqrt
 from random import Random
 
 from examples.events import START, Event, Topics
-
 from headrace import ProcessorContext, Punctuation, Record, Stores, Topology, serde
 
 APPLICATION = "beaconing"

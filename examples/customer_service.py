@@ -10,7 +10,6 @@ from dataclasses import dataclass, replace
 from random import Random
 
 from examples.events import START, Event, Topics
-
 from headrace import StreamsBuilder, Topology, serde
 
 APPLICATION = "customer-service"

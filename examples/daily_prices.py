@@ -10,7 +10,6 @@ from datetime import timedelta
 from random import Random
 
 from examples.events import START, Event, Topics
-
 from headrace import DailyWindows, StreamsBuilder, Topology, serde
 
 APPLICATION = "daily-prices"

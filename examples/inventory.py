@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from random import Random
 
 from examples.events import START, Event, Topics
-
 from headrace import ProcessorContext, Record, Stores, StreamsBuilder, Topology, serde
 
 APPLICATION = "inventory"

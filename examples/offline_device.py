@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from random import Random
 
 from examples.events import START, Event, Topics
-
 from headrace import (
     Buffer,
     ProcessorContext,

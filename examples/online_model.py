@@ -11,7 +11,6 @@ from math import exp
 from random import Random
 
 from examples.events import START, Event, Topics
-
 from headrace import Materialized, StreamsBuilder, Topology, serde
 
 APPLICATION = "online-model"

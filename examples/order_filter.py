@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from random import Random
 
 from examples.events import START, Event, Topics
-
 from headrace import StreamsBuilder, Topology, serde
 
 APPLICATION = "order-filter-example"

@@ -11,7 +11,6 @@ from dataclasses import dataclass, replace
 from random import Random
 
 from examples.events import START, Event, Topics
-
 from headrace import Materialized, StreamsBuilder, Topology, serde
 
 APPLICATION = "orders-by-product"

@@ -12,7 +12,6 @@ from random import Random
 from statistics import linear_regression
 
 from examples.events import START, Event, Topics
-
 from headrace import ProcessorContext, Record, Stores, StreamsBuilder, Topology, serde
 
 APPLICATION = "predictive-maintenance"

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from random import Random
 
 from examples.events import START, Event, Topics
-
 from headrace import StreamsBuilder, Topology, serde
 
 APPLICATION = "read-process-write"

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from random import Random
 
 from examples.events import START, Event, Topics
-
 from headrace import StreamsBuilder, Topology, serde
 
 APPLICATION, APPLICATION_2 = "visit-counts-v1", "visit-counts-v2"

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from random import Random
 
 from examples.events import Event, Topics
-
 from headrace import ProcessorContext, Record, Stores, StreamsBuilder, Topology, serde, timestamps
 
 APPLICATION = "star-wars"

@@ -11,7 +11,6 @@ from heapq import nsmallest
 from random import Random
 
 from examples.events import START, Event, Topics
-
 from headrace import DailyWindows, ProcessorContext, Record, Stores, StreamsBuilder, Topology, Windowed, serde
 
 APPLICATION = "top-10-stocks"

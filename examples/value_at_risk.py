@@ -11,7 +11,6 @@ from math import isqrt
 from random import Random
 
 from examples.events import START, Event, Topics
-
 from headrace import FixedKeyRecord, Materialized, ProcessorContext, Stores, StreamsBuilder, Topology, serde
 
 APPLICATION = "value-at-risk"

@@ -10,7 +10,6 @@ from collections.abc import Iterator
 from random import Random
 
 from examples.events import START, Event, Topics
-
 from headrace import StreamsBuilder, Topology, serde
 
 APPLICATION = "wordcount"

@@ -1,7 +1,6 @@
 """Aggregates: their nodes, stores, names and keys."""
 
 import pytest
-from tests.dsl.graphs import graph_of, names, node, nodes
 
 from headrace import (
     EmitStrategy,
@@ -18,6 +17,7 @@ from headrace import (
 from headrace.state.spec import KeyValueKind, SessionKind, StoreSpec, VersionedKind, WindowKind
 from headrace.topology import nodes as n
 from headrace.topology.serdes import SessionWindowedOf, WindowedOf
+from tests.dsl.graphs import graph_of, names, node, nodes
 
 LONGEST = 2**63 - 1
 

@@ -7,6 +7,7 @@ Kafka Streams made of them is in `vectors/`.
 from pathlib import Path
 
 import pytest
+
 from tests.oracle.comparing import ERRORS, in_description
 from tests.oracle.running import described
 from tests.oracle.topologies import Program

@@ -1,10 +1,10 @@
 """Optimization: fewer topics and stores, the same results."""
 
 import pytest
-from tests.dsl.graphs import graph_of, names, node, nodes
 
 from headrace import JoinWindows, StreamsBuilder, TopologyError
 from headrace.topology import nodes as n
+from tests.dsl.graphs import graph_of, names, node, nodes
 
 
 def pair(left, right):

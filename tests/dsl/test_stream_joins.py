@@ -1,11 +1,11 @@
 """Joins of streams: their nodes, stores and repartitions."""
 
 import pytest
-from tests.dsl.graphs import graph_of, names, node, nodes
 
 from headrace import JoinWindows, Materialized, StreamsBuilder, TopologyError, serde
 from headrace.state.spec import BufferKind, StoreSpec, WindowKind
 from headrace.topology import nodes as n
+from tests.dsl.graphs import graph_of, names, node, nodes
 
 WINDOWS = JoinWindows.of(5, grace=3).after(2)
 

@@ -5,11 +5,11 @@ import re
 from datetime import timedelta
 
 import pytest
-from tests.dsl.graphs import graph_of, names, node, nodes
 
 from headrace import Stores, StreamsBuilder, TopologyError, serde
 from headrace.topology import nodes as n
 from headrace.topology.graph import InternalTopic
+from tests.dsl.graphs import graph_of, names, node, nodes
 
 
 class Forward:

@@ -1,13 +1,13 @@
 """Tables: when they are kept in a store, who sends old values, and what a lookup needs."""
 
 import pytest
-from tests.dsl.graphs import by_name, graph_of, names, node, nodes
 
 from headrace import Buffer, Materialized, Stores, StreamsBuilder, Suppressed, TimeWindows, TopologyError, serde
 from headrace.state.spec import BufferKind, KeyValueKind, StoreSpec, SubscriptionKind, VersionedKind
 from headrace.topology import nodes as n
 from headrace.topology.graph import InternalTopic
 from headrace.topology.serdes import ChangeOf, ResponseOf, SubscriptionOf
+from tests.dsl.graphs import by_name, graph_of, names, node, nodes
 
 
 class Transform:

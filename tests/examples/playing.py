@@ -9,7 +9,6 @@ from types import ModuleType
 from typing import Any
 
 from examples.events import Event
-
 from headrace import Record, Topology, ValueAndTimestamp
 from headrace.testing import TopologyTestDriver
 

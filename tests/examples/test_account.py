@@ -1,7 +1,6 @@
+from examples import account
 from examples.account import CANCELLATION, DEPOSIT, SPENDING, Account, Entry
 from tests.examples.playing import Play, generated
-
-from examples import account
 
 SALARY, RENT = Entry("e1", DEPOSIT, 100), Entry("e2", SPENDING, 80)
 

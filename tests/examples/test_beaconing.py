@@ -1,7 +1,6 @@
+from examples import beaconing
 from examples.beaconing import HOUR, MINUTE, Beacon
 from tests.examples.playing import Play, generated
-
-from examples import beaconing
 
 
 def connect(play, pair, *times):

@@ -1,9 +1,8 @@
 from collections import Counter
 
+from examples import clickstream
 from examples.clickstream import Activity, PageView, Profile, Search
 from tests.examples.playing import Play, generated, of_topic
-
-from examples import clickstream
 
 PROFILES, VIEWS, SEARCHES, ACTIVITY = (
     "clicks.user.profile",

@@ -1,7 +1,6 @@
+from examples import customer_service
 from examples.customer_service import Charge, Guest, Receipt, Reservation
 from tests.examples.playing import Play, generated, of_topic
-
-from examples import customer_service
 
 STAY = Reservation(7, "Bellevue", 3, 120, "4242")
 

@@ -1,10 +1,9 @@
 from datetime import datetime, timedelta
 from zoneinfo import ZoneInfo
 
+from examples import daily_prices
 from examples.daily_prices import DailyPrices, Trade
 from tests.examples.playing import Play, generated
-
-from examples import daily_prices
 
 NEW_YORK = ZoneInfo("America/New_York")
 

@@ -5,10 +5,10 @@ from importlib import import_module
 from pathlib import Path
 
 import pytest
-from tests.examples.playing import Play, generated
 
 from headrace import Topology
 from headrace.topology.nodes import Sink, Source
+from tests.examples.playing import Play, generated
 
 FOLDER = Path(__file__).parent.parent.parent / "examples"
 NAMES = sorted(path.stem for path in FOLDER.glob("*.py") if path.stem != "events")

@@ -1,8 +1,7 @@
+from examples import fraud_detection
 from examples.events import START
 from examples.fraud_detection import Alert, Rule, Transaction
 from tests.examples.playing import Play, generated
-
-from examples import fraud_detection
 
 
 def pay(play, card, *amounts_at, kind="standard"):

@@ -1,7 +1,6 @@
+from examples import inventory
 from examples.inventory import Order, Validation
 from tests.examples.playing import Play, generated
-
-from examples import inventory
 
 
 def order(play, id, quantity, time, product="lamp"):

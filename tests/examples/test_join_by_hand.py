@@ -1,8 +1,8 @@
 import pytest
-from tests.examples.playing import Play, generated
 
 from examples import join_by_hand
 from headrace import Record
+from tests.examples.playing import Play, generated
 
 BUILDS = pytest.mark.parametrize("build", [join_by_hand.build, join_by_hand.build_with_dsl])
 

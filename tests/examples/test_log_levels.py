@@ -1,7 +1,6 @@
+from examples import log_levels
 from examples.log_levels import LogLine
 from tests.examples.playing import Play, generated
-
-from examples import log_levels
 
 
 def test_errors_have_high_priority_and_all_the_rest_low():

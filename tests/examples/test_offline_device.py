@@ -1,11 +1,11 @@
 from itertools import chain
 
 import pytest
-from examples.offline_device import HOUR, MINUTE, Measured
-from tests.examples.playing import Play, generated
 
 from examples import offline_device
+from examples.offline_device import HOUR, MINUTE, Measured
 from headrace import Window, Windowed
+from tests.examples.playing import Play, generated
 
 SIZE = 10 * MINUTE
 UPDATES, RESULTS, TOO_LATE = "device-updates", "device-results", "device-too-late"

@@ -2,10 +2,10 @@ from bisect import bisect_right
 from collections import Counter
 
 import pytest
-from examples.online_model import TASTES, Model, Outcome, Score, Visit, partial_fit, predict
-from tests.examples.playing import Play, generated
 
 from examples import online_model
+from examples.online_model import TASTES, Model, Outcome, Score, Visit, partial_fit, predict
+from tests.examples.playing import Play, generated
 
 CLICK = Outcome((1.0, 0.0), clicked=True)
 

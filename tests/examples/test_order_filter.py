@@ -1,7 +1,6 @@
+from examples import order_filter
 from examples.order_filter import Order
 from tests.examples.playing import Play, generated
-
-from examples import order_filter
 
 
 def test_only_orders_of_more_than_five_pieces_go_on():

@@ -1,7 +1,6 @@
+from examples import orders_by_product
 from examples.orders_by_product import CompleteOrder, Customer, Order, Product, Sales
 from tests.examples.playing import Play, generated
-
-from examples import orders_by_product
 
 LAMP, DESK, ADA = Product("lamp", 500), Product("desk", 9_000), Customer("Ada")
 

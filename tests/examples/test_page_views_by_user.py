@@ -1,6 +1,5 @@
-from tests.examples.playing import Play, generated
-
 from examples import page_views_by_user
+from tests.examples.playing import Play, generated
 
 CHANGES, CHECKS = "views-by-user-changes", "views-by-user-checks"
 

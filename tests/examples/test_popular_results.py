@@ -1,9 +1,8 @@
 from collections import Counter
 
+from examples import popular_results
 from examples.popular_results import Click, Popular, Search
 from tests.examples.playing import Play, generated, of_topic
-
-from examples import popular_results
 
 
 def test_a_click_counts_for_the_search_of_the_same_user_up_to_five_seconds_before():

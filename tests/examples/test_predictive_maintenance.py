@@ -1,7 +1,6 @@
+from examples import predictive_maintenance
 from examples.predictive_maintenance import HOUR, Limit, PartOrder, Reading, Repair
 from tests.examples.playing import Play, generated
-
-from examples import predictive_maintenance
 
 
 def watched():

@@ -1,7 +1,6 @@
+from examples import read_process_write
 from examples.read_process_write import Payment, in_euros
 from tests.examples.playing import Play, generated
-
-from examples import read_process_write
 
 
 def test_payments_are_written_in_euros():

@@ -1,9 +1,8 @@
 from collections import Counter
 
+from examples import reprocess
 from examples.reprocess import Visit, differences
 from tests.examples.playing import Play, generated
-
-from examples import reprocess
 
 VISITS = [
     ("v1", Visit("/news", "firefox"), 0),

@@ -1,8 +1,7 @@
-from examples.sessions import MINUTE, Session
-from tests.examples.playing import Play, generated
-
 from examples import sessions
+from examples.sessions import MINUTE, Session
 from headrace import Window, Windowed
+from tests.examples.playing import Play, generated
 
 
 def session(user, first, last):

@@ -1,7 +1,6 @@
+from examples import star_wars
 from examples.star_wars import YEAR, Film
 from tests.examples.playing import Play, generated
-
-from examples import star_wars
 
 RELEASE = ["IV", "V", "VI", "I", "II", "III", "VII"]
 STORY = ["I", "II", "III", "IV", "V", "VI", "VII"]

@@ -1,8 +1,7 @@
-from examples.stock_statistics import TRADE, Statistics, Trade
-from tests.examples.playing import Play, generated
-
 from examples import stock_statistics
+from examples.stock_statistics import TRADE, Statistics, Trade
 from headrace import Window, Windowed
+from tests.examples.playing import Play, generated
 
 
 def ask(price):

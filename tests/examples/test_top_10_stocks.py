@@ -1,10 +1,9 @@
 from datetime import datetime
 from zoneinfo import ZoneInfo
 
+from examples import top_10_stocks
 from examples.top_10_stocks import Place, Trade
 from tests.examples.playing import Play, generated
-
-from examples import top_10_stocks
 
 MORNING = 1_767_625_200_000  # 5 January 2026, 10:00 in New York
 DAY = 86_400_000

@@ -1,9 +1,8 @@
 from math import isqrt
 
+from examples import value_at_risk
 from examples.value_at_risk import Position, Price, Rebalance, Risk
 from tests.examples.playing import Play, generated
-
-from examples import value_at_risk
 
 RISKS, ORDERS = "value-at-risk", "rebalancing-orders"
 

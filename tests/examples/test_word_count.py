@@ -1,10 +1,9 @@
 from collections import Counter
 
-from tests.examples.playing import Play, generated
-
 from examples import word_count
 from headrace import serde
 from headrace.testing import TopologyTestDriver
+from tests.examples.playing import Play, generated
 
 
 def test_words_are_counted_without_the_and_the_count_is_a_string():

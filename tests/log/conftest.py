@@ -4,11 +4,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.log.harness import NOW, file_log, scratch
 
 from headrace.log.filelog import FileLog
 from headrace.log.protocol import Log
 from headrace.model.clock import ManualClock
+from tests.log.harness import NOW, file_log, scratch
 
 LOGS = {"file": file_log}
 

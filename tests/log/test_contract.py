@@ -3,7 +3,6 @@
 import threading
 
 import pytest
-from tests.log.harness import NOW, A, B, records, rows, values
 
 from headrace.errors import ConfigError
 from headrace.log.errors import (
@@ -18,6 +17,7 @@ from headrace.log.packing import pack
 from headrace.log.protocol import Chunk, Extent, Log, Records, Stamp
 from headrace.model.clock import ManualClock
 from headrace.model.ids import TopicPartition
+from tests.log.harness import NOW, A, B, records, rows, values
 
 B1, B2 = TopicPartition("b", 1), TopicPartition("b", 2)
 

@@ -7,14 +7,21 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule, run_state_machine_as_test
-from tests.log.harness import NOW, file_log, rows, scratch
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
 
 from headrace.log import appending, compaction
 from headrace.log.errors import FencedError, GroupInUseError, OffsetOutOfRangeError
 from headrace.log.protocol import Extent, LogRow, Records, Stamp
 from headrace.model.clock import ManualClock
 from headrace.model.ids import TopicPartition
+from tests.log.harness import NOW, file_log, rows, scratch
 
 PLACES = [TopicPartition("plain", 0), TopicPartition("plain", 1), TopicPartition("compacted", 0)]
 COMPACTED = PLACES[2]
@@ -106,8 +113,11 @@ class LogMachine(RuleBasedStateMachine):
 
     @rule(wait=st.sampled_from([0, 10, TOMBSTONES_MS + 200]))
     def clean(self, wait):
-        """Compaction keeps the last record of a key; tombstones go some time later, after that was seen once."""
         self.clock.advance(wait)
+        self.clean_up()
+
+    def clean_up(self):
+        """Compaction keeps the last record of a key; tombstones go some time later."""
         self.log.clean()
         found = rows(self.log, COMPACTED)
         last = {row[1]: row for row in self.rows[COMPACTED]}
@@ -121,7 +131,7 @@ class LogMachine(RuleBasedStateMachine):
     @rule(keep=st.integers(0, 20))
     def expire_by_time(self, keep):
         self.log.alter_config("plain", {"retention.ms": keep})
-        self.log.clean()
+        self.clean_up()
         self.log.alter_config("plain", {"retention.ms": -1})
         limit = self.clock.now() - keep
         for at, extent in self.log.extents(["plain"]).items():
@@ -132,7 +142,7 @@ class LogMachine(RuleBasedStateMachine):
     @rule(keep=st.sampled_from([0, 500, 2000, 5000]))
     def expire_by_size(self, keep):
         self.log.alter_config("plain", {"retention.bytes": keep})
-        self.log.clean()
+        self.clean_up()
         self.log.alter_config("plain", {"retention.bytes": -1})
         for at, extent in self.log.extents(["plain"]).items():
             assert keep > 0 or extent.earliest == extent.end

@@ -3,14 +3,14 @@
 from random import Random
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.log.harness import records
 
 from headrace.errors import StateCorruptedError
 from headrace.log import packing
 from headrace.log.packing import COMPRESSED, NULL_KEYS, TOMBSTONES, label_of, pack, pack_parts, unpack
 from headrace.log.protocol import Chunk, Records
+from tests.log.harness import records
 
 headers = st.lists(st.tuples(st.text(max_size=3), st.none() | st.binary(max_size=3)), max_size=2).map(tuple)
 some_bytes = st.none() | st.binary(max_size=5)
@@ -27,6 +27,7 @@ GOLDEN = bytes.fromhex(
 )
 
 
+@settings(deadline=None)
 @given(entries, st.booleans())
 def test_whatever_is_packed_comes_out_again(entries, with_offsets):
     given_offsets = [i * i for i in range(len(entries))] if with_offsets else None
@@ -35,6 +36,7 @@ def test_whatever_is_packed_comes_out_again(entries, with_offsets):
     assert [row[1:] for row in Chunk(range(len(entries)), unpacked).rows()] == entries
 
 
+@settings(deadline=None)
 @given(entries, st.data())
 def test_no_damage_goes_unnoticed(entries, data):
     packed = bytearray(pack(Records.of(entries)))

@@ -7,10 +7,9 @@ from collections.abc import Iterator
 from itertools import zip_longest
 from typing import Any
 
+from headrace import InvalidStateStoreError, StreamsError, TopologyError
 from tests.oracle.language import Case
 from tests.oracle.running import Result
-
-from headrace import InvalidStateStoreError, StreamsError, TopologyError
 
 # By Kafka Streams' error: ours. What is not here may be any error in the same phase.
 ERRORS = {

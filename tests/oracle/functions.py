@@ -10,9 +10,8 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from tests.oracle.language import LONG, STRING, BadCase, Spec, Type, Types, characters, length, num, text, utf16
-
 from headrace import Record, Windowed
+from tests.oracle.language import LONG, STRING, BadCase, Spec, Type, Types, characters, length, num, text, utf16
 
 Function = Callable[..., Any]
 

@@ -10,14 +10,13 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import accumulate
 from typing import Any, NamedTuple
 
+from headrace import Record, Window, Windowed
+from headrace.testing import TopologyTestDriver
 from tests.oracle.aggregates import Aggregate, aggregate
 from tests.oracle.functions import pair_mapper, reducer
 from tests.oracle.language import LONG, Case, Spec, Types
 from tests.oracle.running import configuration, perform, start_of
 from tests.oracle.topologies import Program
-
-from headrace import Record, Window, Windowed
-from headrace.testing import TopologyTestDriver
 
 Results = dict[Windowed, tuple[Any, int]]  # value and timestamp
 

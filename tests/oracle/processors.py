@@ -8,10 +8,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from headrace import ProcessorContext, Punctuation, Record, ValueAndTimestamp, VersionedRecord, Window, Windowed
 from tests.oracle.functions import Function, Returns, entry, predicate, returned, same
 from tests.oracle.language import LONG, STRING, BadCase, Spec, Types, num, text, trim
-
-from headrace import ProcessorContext, Punctuation, Record, ValueAndTimestamp, VersionedRecord, Window, Windowed
 
 Records = Iterator[Record]
 

@@ -5,11 +5,10 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from tests.oracle.language import LONG, BadCase, Case, Spec, num, text, utf16
-from tests.oracle.topologies import Program, Shape
-
 from headrace import Record, ValueAndTimestamp, Windowed
 from headrace.testing import TopologyTestDriver
+from tests.oracle.language import LONG, BadCase, Case, Spec, num, text, utf16
+from tests.oracle.topologies import Program, Shape
 
 Result = dict[str, Any]
 Row = list[Any]

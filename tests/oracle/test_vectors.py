@@ -1,6 +1,7 @@
 """Headrace does what Apache Kafka Streams 4.3.0 does: records, order, timestamps, headers, stores and all."""
 
 import pytest
+
 from tests.oracle.comparing import differences
 from tests.oracle.running import run
 from tests.oracle.vectors import NAMED, RANDOM, untagged

@@ -7,10 +7,6 @@ stream time. And below a `suppress` an aggregate of a table subtracts values tha
 from collections import Counter
 
 import pytest
-from tests.oracle.comparing import differences, in_outputs, in_value
-from tests.oracle.naive import Store, closed, parts_of, regrouped, tapped, tapped_records
-from tests.oracle.running import run
-from tests.oracle.vectors import RIGHT, cases, tagged
 
 from headrace import (
     Buffer,
@@ -24,6 +20,10 @@ from headrace import (
     serde,
 )
 from headrace.testing import TopologyTestDriver
+from tests.oracle.comparing import differences, in_outputs, in_value
+from tests.oracle.naive import Store, closed, parts_of, regrouped, tapped, tapped_records
+from tests.oracle.running import run
+from tests.oracle.vectors import RIGHT, cases, tagged
 
 KINDS = pytest.mark.parametrize("kind", ["memory", "persistent"])
 

@@ -7,14 +7,13 @@ from collections.abc import Callable, Collection
 from dataclasses import replace
 from typing import Any, NamedTuple
 
+import headrace as hr
 from tests.oracle import functions as fn
 from tests.oracle.aggregates import aggregate
 from tests.oracle.language import STRING, BadCase, Case, Spec, Type, Types, text, types_of
 from tests.oracle.processors import Transformer, processor, stores_of
 from tests.oracle.verbs import Defined, aggregation, joins, record_by_record, windowed_by
 from tests.oracle.windows import join_windows, store_of, suppressed
-
-import headrace as hr
 
 
 class Shape(NamedTuple):

@@ -6,13 +6,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
+import headrace as hr
 from tests.oracle import functions as fn
 from tests.oracle.aggregates import Aggregate, aggregate
 from tests.oracle.language import LONG, BadCase, Spec, Type, Types
 from tests.oracle.processors import processor, stores_of
 from tests.oracle.windows import windows_of
-
-import headrace as hr
 
 
 @dataclass(frozen=True)

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from tests.oracle.language import LONGEST, BadCase, Spec, Type, session, types_of, windowed
-
 import headrace as hr
+from tests.oracle.language import LONGEST, BadCase, Spec, Type, session, types_of, windowed
 
 
 def windows_of(spec: Spec, key: Type) -> tuple[Any, Type]:

@@ -1,9 +1,9 @@
 """With a cache a table says once a batch what became of a key; in the driver a batch is one record."""
 
 import pytest
-from tests.runtime.streams import TEXTS, collect, drive, pipe
 
 from headrace import Materialized, SessionWindows, StreamsBuilder, TimeWindows, serde
+from tests.runtime.streams import TEXTS, collect, drive, pipe
 
 CACHE = {"statestore_cache_max_bytes": 10_000_000}
 WITH_AND_WITHOUT = pytest.mark.parametrize("settings, cached", [({}, False), (CACHE, True)], ids=["without", "with"])

@@ -1,7 +1,6 @@
 """Records that are dropped are counted, under the reason for which they were."""
 
 import pytest
-from tests.runtime.streams import TEXTS, collect, drive, dropped, outcome, pipe
 
 from headrace import (
     JoinWindows,
@@ -16,6 +15,7 @@ from headrace import (
     serde,
     timestamps,
 )
+from tests.runtime.streams import TEXTS, collect, drive, dropped, outcome, pipe
 
 
 def windowed(windows):

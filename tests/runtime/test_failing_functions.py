@@ -1,7 +1,6 @@
 """A function of the user's that raises, with each `processing.exception.handler`."""
 
 import pytest
-from tests.runtime.streams import AT_ONCE, TEXTS, collect, drive, dropped, pipe
 
 from headrace import (
     JoinWindows,
@@ -17,6 +16,7 @@ from headrace import (
 )
 from headrace.errors import ProcessingError
 from headrace.testing import TopologyTestDriver
+from tests.runtime.streams import AT_ONCE, TEXTS, collect, drive, dropped, pipe
 
 HANDLER = "processing.exception.handler"
 TO_DEAD_LETTERS = {"processing_exception_handler": "dead_letter", "errors_dead_letter_queue_topic_name": "dead"}

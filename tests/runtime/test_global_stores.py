@@ -1,9 +1,9 @@
 """Global tables and global stores: filled at once, read by everybody."""
 
 import pytest
-from tests.runtime.streams import TEXTS, collect, drive, dropped, pipe
 
 from headrace import Materialized, Stores, StreamsBuilder, Topology, TopologyError, ValueAndTimestamp
+from tests.runtime.streams import TEXTS, collect, drive, dropped, pipe
 
 ROWS = Stores.key_value("rows", **TEXTS)
 

@@ -1,7 +1,6 @@
 """Which headers a result carries: those of the record that triggered it, with a few exceptions."""
 
 import pytest
-from tests.runtime.streams import TEXTS, collect, drive
 
 from headrace import (
     Buffer,
@@ -17,6 +16,7 @@ from headrace import (
     TimeWindows,
     serde,
 )
+from tests.runtime.streams import TEXTS, collect, drive
 
 
 def headers(number):

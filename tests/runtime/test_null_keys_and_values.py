@@ -1,7 +1,6 @@
 """None as a key or as a value, at every kind of operator: passed on, dropped and counted, or a deletion."""
 
 import pytest
-from tests.runtime.streams import AT_ONCE, TEXTS, collect, drive, dropped, outcome, pipe
 
 from headrace import (
     Buffer,
@@ -15,6 +14,7 @@ from headrace import (
     UnlimitedWindows,
     serde,
 )
+from tests.runtime.streams import AT_ONCE, TEXTS, collect, drive, dropped, outcome, pipe
 
 NO_KEY, NO_VALUE, NEITHER = (None, "v"), ("k", None), (None, None)
 WINDOWS = JoinWindows.of(10)

@@ -1,7 +1,6 @@
 """Processors of the user's: what they are given, and what is said when something about them is wrong."""
 
 import pytest
-from tests.runtime.streams import TEXTS, collect, drive, dropped, pipe
 
 from headrace import (
     InvalidStateStoreError,
@@ -13,6 +12,7 @@ from headrace import (
     TopologyError,
     serde,
 )
+from tests.runtime.streams import TEXTS, collect, drive, dropped, pipe
 
 COUNTS = Stores.key_value("counts", key=serde.STRING, value=serde.LONG)
 

@@ -3,9 +3,9 @@
 from datetime import timedelta
 
 import pytest
-from tests.runtime.streams import TEXTS, collect, drive, pipe
 
 from headrace import Punctuation, Record, StreamsBuilder, StreamsError
+from tests.runtime.streams import TEXTS, collect, drive, pipe
 
 STREAM, WALL = Punctuation.STREAM_TIME, Punctuation.WALL_CLOCK
 

@@ -1,7 +1,6 @@
 """Which time a record has: extractors, negative timestamps and those of the far future."""
 
 import pytest
-from tests.runtime.streams import AT_ONCE, TEXTS, collect, drive, dropped, pipe
 
 from headrace import (
     EmitStrategy,
@@ -18,6 +17,7 @@ from headrace import (
     timestamps,
 )
 from headrace.testing import TopologyTestDriver
+from tests.runtime.streams import AT_ONCE, TEXTS, collect, drive, dropped, pipe
 
 FAR = 2**62  # milliseconds: the year 146 million
 EXTRACTOR = "default.timestamp.extractor"

@@ -3,11 +3,11 @@
 import logging
 
 import pytest
-from tests.runtime.streams import AT_ONCE, collect, dropped
 
 from headrace import StreamsBuilder, StreamsError, serde
 from headrace.errors import SerializationError
 from headrace.testing import TopologyTestDriver
+from tests.runtime.streams import AT_ONCE, collect, dropped
 
 GOOD, BAD = (5).to_bytes(8, "big"), b"not eight bytes"
 HANDLER = "deserialization.exception.handler"

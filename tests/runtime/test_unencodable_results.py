@@ -1,10 +1,10 @@
 """Results that a sink's or a store's serde cannot write, with each `production.exception.handler`."""
 
 import pytest
-from tests.runtime.streams import TEXTS, drive, dropped, pipe
 
 from headrace import Materialized, Stores, StreamsBuilder, StreamsError, serde
 from headrace.errors import SerializationError
+from tests.runtime.streams import TEXTS, drive, dropped, pipe
 
 TO_DEAD_LETTERS = {"production_exception_handler": "dead_letter", "errors_dead_letter_queue_topic_name": "dead"}
 

@@ -1,7 +1,6 @@
 """Windowed keys that leave for a topic and come back: the reader has to know the windows' size."""
 
 import pytest
-from tests.runtime.streams import TEXTS, collect, drive, pipe
 
 from headrace import (
     SessionWindows,
@@ -13,6 +12,7 @@ from headrace import (
     Windowed,
     serde,
 )
+from tests.runtime.streams import TEXTS, collect, drive, pipe
 
 
 def written(windows):

@@ -1,9 +1,9 @@
 """A function of the user's that returns what it should not: said so, with the node and what was expected."""
 
 import pytest
-from tests.runtime.streams import TEXTS, collect, drive, dropped, outcome, pipe
 
 from headrace import StreamsBuilder, StreamsError, serde
+from tests.runtime.streams import TEXTS, collect, drive, dropped, outcome, pipe
 
 RECORD = ("k", "v")
 

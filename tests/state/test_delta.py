@@ -3,11 +3,11 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.state.harness import contents
 
 from headrace.errors import StateCorruptedError
 from headrace.state.delta import Delta, apply, decode_delta, encode_delta, merge
 from headrace.state.engine import MemoryEngine, Version
+from tests.state.harness import contents
 
 changes = st.dictionaries(st.binary(min_size=1, max_size=3), st.none() | st.binary(max_size=3), max_size=6)
 versions = st.builds(Version, st.integers(0, 2**63), st.text(max_size=5))

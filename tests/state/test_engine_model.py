@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
-from tests.state.harness import ENGINES, machine, run_machine
 
 from headrace.state.engine import MemoryEngine, Version
 from headrace.state.lmdb import LmdbEngine
+from tests.state.harness import ENGINES, machine, run_machine
 
 STEMS = [b"", b"x" * 438, b"x" * 440, b"x" * 441, b"y" * 4990]
 ends = st.binary(max_size=4) | st.sampled_from([b"\x00", b"\x01", b"\xff\xff"])

@@ -3,10 +3,10 @@
 import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import rule
-from tests.state.harness import ENGINES, LIST, StoreMachine, keys, machine, run_machine, texts
 
 from headrace.serde import STRING
 from headrace.state.spec import KeyValueKind, LruKind, StoreSpec
+from tests.state.harness import ENGINES, LIST, StoreMachine, keys, machine, run_machine, texts
 
 MODES = {"shared": (STRING, False), "encoded": (LIST, False), "held": (LIST, True)}
 

@@ -7,12 +7,12 @@ import sys
 import textwrap
 
 import pytest
-from tests.state.harness import contents
 
 from headrace.errors import InvalidStateStoreError, StateCorruptedError
 from headrace.state.engine import MemoryEngine, Version
 from headrace.state.lmdb import LmdbEngine, boot_id
 from headrace.state.long_keys import LONGEST
+from tests.state.harness import contents
 
 ONE, TWO = Version(1, "a"), Version(2, "b")
 

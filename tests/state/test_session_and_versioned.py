@@ -1,7 +1,6 @@
 """Session and versioned stores, by example; random calls are compared with Kafka's own in test_against_kafka."""
 
 import pytest
-from tests.state.harness import opened_state
 
 from headrace.model.record import VersionedRecord
 from headrace.model.windows import Window, Windowed
@@ -9,6 +8,7 @@ from headrace.serde import STRING
 from headrace.state.engine import MemoryEngine, Version
 from headrace.state.spec import SessionKind, StoreSpec, VersionedKind
 from headrace.state.versioned import LATEST, NOT_PUT
+from tests.state.harness import opened_state
 
 
 def opened(kind, *, persistent=True, dropped=None):

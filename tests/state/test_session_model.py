@@ -5,11 +5,11 @@ from dataclasses import dataclass, field
 import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import rule
-from tests.state.harness import ENGINES, LIST, StoreMachine, few_keys, machine, run_machine, texts
 
 from headrace.model.windows import Window, Windowed
 from headrace.serde import STRING
 from headrace.state.spec import SessionKind, StoreSpec
+from tests.state.harness import ENGINES, LIST, StoreMachine, few_keys, machine, run_machine, texts
 
 RETENTION, SEGMENT = 100_000, 60_000
 times = st.sampled_from([0, 1, 59_999, 60_000, 100_000, 100_001, 160_001, 240_000])

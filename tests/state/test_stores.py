@@ -3,7 +3,6 @@
 from datetime import timedelta
 
 import pytest
-from tests.state.harness import opened_state
 
 from headrace.errors import InvalidStateStoreError, TopologyError
 from headrace.model.record import ValueAndTimestamp
@@ -14,6 +13,7 @@ from headrace.state.protocols import KeyValueStore, SessionStore, VersionedStore
 from headrace.state.spec import KeyValueKind, LruKind, SessionKind, VersionedKind, WindowKind
 from headrace.state.stores import Stores
 from headrace.state.views import READS, WRITES, ReadOnly
+from tests.state.harness import opened_state
 
 ALL = [
     (Stores.key_value("s"), KeyValueKind(), KeyValueStore),

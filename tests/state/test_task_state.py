@@ -1,7 +1,6 @@
 """All state of a task: opening, batches, versions."""
 
 import pytest
-from tests.state.harness import contents
 
 from headrace.errors import InvalidStateStoreError, SerializationError, TopologyError
 from headrace.model.windows import Window, Windowed
@@ -13,6 +12,7 @@ from headrace.state.keyvalue import KeyValues
 from headrace.state.lmdb import LmdbEngine
 from headrace.state.spec import BufferKind, KeyValueKind, SessionKind, StoreSpec, VersionedKind, WindowKind
 from headrace.state.task_state import TaskState
+from tests.state.harness import contents
 
 SPECS = [
     StoreSpec("totals", KeyValueKind()),

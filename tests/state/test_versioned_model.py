@@ -6,11 +6,11 @@ from itertools import pairwise
 import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import rule
-from tests.state.harness import ENGINES, LIST, StoreMachine, few_keys, machine, run_machine, texts
 
 from headrace.serde import STRING
 from headrace.state.spec import StoreSpec, VersionedKind
 from headrace.state.versioned import LATEST, NOT_PUT
+from tests.state.harness import ENGINES, LIST, StoreMachine, few_keys, machine, run_machine, texts
 
 HISTORY, SEGMENT = 6_000, 2_000
 times = st.sampled_from([0, 1, 2, 1_999, 2_000, 3_000, 6_000, 6_001, 9_000, 12_345])

@@ -1,7 +1,6 @@
 """Window stores, by example; random calls are compared with Kafka's own stores in test_against_kafka."""
 
 import pytest
-from tests.state.harness import opened_state
 
 from headrace.model.record import ValueAndTimestamp
 from headrace.model.windows import LONGEST, Window, Windowed
@@ -9,6 +8,7 @@ from headrace.serde import STRING
 from headrace.state import timeline
 from headrace.state.engine import MemoryEngine, Version
 from headrace.state.spec import StoreSpec, WindowKind
+from tests.state.harness import opened_state
 
 
 def windows(kind, *, persistent=True, dropped=None, engine=None):

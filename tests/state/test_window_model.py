@@ -6,10 +6,10 @@ from typing import Any, ClassVar
 import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import rule
-from tests.state.harness import ENGINES, LIST, StoreMachine, few_keys, machine, run_machine, texts
 
 from headrace.serde import STRING
 from headrace.state.spec import StoreSpec, WindowKind
+from tests.state.harness import ENGINES, LIST, StoreMachine, few_keys, machine, run_machine, texts
 
 SIZE, RETENTION = 10, 100_000
 SEGMENT = 60_000

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from headrace.model.ids import TaskId
@@ -31,10 +31,11 @@ from headrace.runtime.punctuation import Punctuations
 from headrace.runtime.serdes import Serdes
 from headrace.runtime.tables import lookup_in
 from headrace.serde.protocol import Serde
+from headrace.serde.windowed import inside_windows
 from headrace.topology import nodes as n
 from headrace.topology.graph import Graph
 from headrace.topology.processor import Punctuation
-from headrace.topology.serdes import SessionWindowedOf, WindowedOf
+from headrace.topology.serdes import ResponseOf
 
 # These only hand on what they get, so nothing can go wrong in them that they do not handle themselves.
 HARMLESS = (n.PassThrough, n.TablePassThrough, n.TableToStream, n.Sink)
@@ -239,8 +240,11 @@ class Compiler:
         return self.serdes.key(node.key), value(node.value)
 
     def _sink(self, node: n.Sink) -> Emit:
-        serdes = self._serdes(node, node.topic in self.graph.internal_topics)
-        inner = self.serdes.key(node.key.inner) if isinstance(node.key, (WindowedOf, SessionWindowedOf)) else None
+        internal = node.topic in self.graph.internal_topics
+        serdes = self._serdes(node, internal)
+        inner = None if internal else inside_windows(serdes[0])
+        if isinstance(node.value, ResponseOf):
+            node = replace(node, partitioner=foreign_key_join.back_to_asker)
         return edges.sink(node, serdes, inner, self.outlet, self.env, self.failures)
 
 

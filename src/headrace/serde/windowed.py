@@ -53,6 +53,18 @@ def windowed(inner: Serde, size: int | timedelta | Windows | None = None) -> Ser
     return Serde(name, encode, decode, inner.immutable, (windowed, (inner, size)))
 
 
+def inside_windows(key: Serde) -> Serde | None:
+    """The serde of the key inside windowed keys; None if the serde is not for windowed keys.
+
+    >>> from headrace.serde import STRING
+    >>> inside_windows(windowed(STRING, 10)), inside_windows(STRING)
+    (<serde STRING>, None)
+    """
+    if key.recipe is None or key.recipe[0] not in (windowed, session_windowed):
+        return None
+    return key.recipe[1][0]
+
+
 def session_windowed(inner: Serde) -> Serde:
     """Keys in session windows.
 

@@ -102,6 +102,11 @@ def answer(node: SubscriptionJoin, env: Env, emit: Emit) -> Emit:
     return run
 
 
+def back_to_asker(topic: str, key: Any, value: Response, partitions: int) -> int | None:
+    """An answer goes to the partition that the question came from, however the left table is partitioned."""
+    return value.primary_partition
+
+
 def foreign_update(node: ForeignUpdate, store: Subscriptions, env: Env, emit: Emit) -> Emit:
     drop, versioned = env.drop, node.versioned
 

@@ -1,0 +1,98 @@
+"""A checkpoint in an object store: S3, Google Cloud Storage, Azure, or memory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Mapping
+from contextlib import contextmanager
+from typing import Any, Self
+
+from obstore import store as obstore_store
+from obstore.exceptions import (
+    AlreadyExistsError,
+    BaseError,
+    GenericError,
+    PermissionDeniedError,
+    PreconditionError,
+    UnauthenticatedError,
+)
+
+from headrace.commit.errors import MissingFileError, StorageError
+
+_from_url: Callable[..., Any] = obstore_store.from_url  # pyright: ignore[reportUnknownMemberType] - of many overloads
+
+
+class Objects:
+    """Objects below a URL, made by conditional puts.
+
+    >>> objects = Objects.at("memory:///", {})
+    >>> objects.create("a/1", b"x"), objects.create("a/1", b"y"), objects.read("a/1"), objects.names("a/")
+    (True, False, b'x', ['a/1'])
+    """
+
+    def __init__(self, store: Any, url: str, options: Mapping[str, str]) -> None:
+        self._store, self._url, self._options = store, url, dict(options)
+
+    @classmethod
+    def at(cls, url: str, options: Mapping[str, str]) -> Self:
+        try:
+            return cls(_from_url(url, **options), url, options)
+        except (BaseError, ValueError) as error:
+            raise StorageError(f"{url} cannot be opened: {_first_line(error)}") from error
+
+    def __reduce__(self) -> tuple[Callable[..., Objects], tuple[str, dict[str, str]]]:
+        return Objects.at, (self._url, self._options)
+
+    def describe(self) -> str:
+        return self._url
+
+    def create(self, name: str, data: bytes) -> bool:
+        with self._failures(f"cannot take {name}"):
+            try:
+                self._store.put(name, data, mode="create", use_multipart=False)
+            except (AlreadyExistsError, PreconditionError):
+                return False
+            except FileNotFoundError as error:  # a bucket that is not there
+                raise StorageError(f"{self._url} cannot take {name}: {_first_line(error)}") from error
+            return True
+
+    def read(self, name: str, start: int = 0, size: int | None = None) -> bytes:
+        with self._failures(f"cannot give {name}"):
+            try:
+                if size is not None and size > 0:
+                    return bytes(self._store.get_range(name, start=start, length=size))
+                return bytes(self._store.get(name).bytes())[start : None if size is None else start]
+            except FileNotFoundError:
+                raise MissingFileError(name, self._url) from None
+            except GenericError:
+                if size is None:
+                    raise
+                return self.read(name)[start : start + size]  # it may be shorter than the range
+
+    def names(self, prefix: str = "") -> list[str]:
+        with self._failures("cannot be listed"):
+            folder = prefix.rpartition("/")[0]
+            found = [entry["path"] for chunk in self._store.list(folder or None) for entry in chunk]
+            return sorted(name for name in found if name.startswith(prefix))
+
+    def delete(self, name: str) -> None:
+        with self._failures(f"cannot delete {name}"):
+            try:
+                self._store.delete(name)
+            except FileNotFoundError:
+                pass
+
+    @contextmanager
+    def _failures(self, what: str) -> Generator[None]:
+        try:
+            yield
+        except (PermissionDeniedError, UnauthenticatedError) as error:
+            raise StorageError(
+                f"{self._url} {what}: permission is missing ({_first_line(error)}). Check the credentials and policies"
+            ) from error
+        except BaseError as error:
+            raise StorageError(f"{self._url} {what}: {_first_line(error)}") from error
+
+
+def _first_line(error: Exception) -> str:
+    """What obstore says, without the debugging that follows."""
+    return str(error).partition("\n")[0]
