@@ -4,7 +4,11 @@ from datetime import timedelta
 
 import pytest
 
-from headrace import Punctuation, Record, StreamsBuilder, StreamsError
+from headrace import Punctuation, Record, StreamsBuilder, StreamsError, serde
+from headrace.config import Config
+from headrace.model.ids import TaskId
+from headrace.runtime.task import Surroundings, Task
+from headrace.state.engine import MemoryEngine, Version
 from tests.runtime.streams import TEXTS, collect, drive, pipe
 
 STREAM, WALL = Punctuation.STREAM_TIME, Punctuation.WALL_CLOCK
@@ -284,3 +288,27 @@ def test_what_a_punctuation_forwards_goes_through_the_rest_of_the_program():
     with drive(builder) as driver:
         driver.advance_wall_clock(10)
     assert [(record.key, record.timestamp, record.headers) for record in found] == [("tick", 10, ())]
+
+
+def test_a_schedule_made_while_records_are_processed_begins_anew_after_a_restart():
+    fired: list[int] = []
+
+    class Waits:
+        def init(self, context):
+            self.context = context
+
+        def process(self, record):
+            self.context.schedule(100, Punctuation.STREAM_TIME, fired.append, start=record.timestamp + 100)
+
+    builder = StreamsBuilder()
+    builder.stream("in", key=serde.STRING, value=serde.STRING).process(Waits)
+    graph, engine = builder.build().graph(), MemoryEngine()
+
+    def run(number: int, timestamp: int) -> None:
+        around = Surroundings(Config.of({"application.id": "a"}), {})
+        task = Task(TaskId(0, 0), graph, list(graph.nodes), engine, around, clock=0)
+        task.run([("in", 0, number, b"k", b"v", timestamp, (), number)], clock=0, version=Version(number, "t"))
+
+    run(1, 0)  # due at 100
+    run(2, 1000)  # after a restart: the schedule of before is gone, this one is due at 1100
+    assert fired == []

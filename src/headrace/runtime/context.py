@@ -31,6 +31,7 @@ class Context:
     ) -> None:
         self.node, self.task_id = node, task_id
         self.commit_requested = False
+        self.started = False  # `init` is over
         self._env, self._children, self._stores, self._punctuations = env, children, stores, punctuations
         self._to_all = fan_out(list(children.values()))
         self._schedules, self._guard = 0, guard
@@ -84,10 +85,12 @@ class Context:
         first = start if start is not None else 0 if stream else now + every
         if start is not None and start < now:
             first = start + ((now - start) // every + 1) * every
-        # Schedules are told apart by the order in which a processor makes them, so that a restart finds them again.
+        # Schedules are told apart by the order in which a processor makes them. Those of `init` are found again after a
+        # restart; one that is made later begins anew whenever it is made.
         self._schedules += 1
         due = self._env.state.cell(f"{self.node}/schedule {self._schedules} {punctuation.value} {every}", first)
-
+        if self.started:
+            due.value = first
         guarded = self._guard(self.node, f)
 
         def call(timestamp: int) -> None:

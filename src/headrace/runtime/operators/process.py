@@ -28,10 +28,10 @@ def process(node: Process, user: Any) -> Emit:
 def start(user: Any, context: Context) -> None:
     """`init` and `close` are there if the processor needs them."""
     init = getattr(user, "init", None)
-    if init is None:
-        return
     try:
-        init(context)
+        if init is not None:
+            init(context)
+        context.started = True
     except StreamsError:
         raise
     except Exception as error:
