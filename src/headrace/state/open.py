@@ -126,7 +126,7 @@ def _windows(
     codec = values.timestamped(rooms.value) if kind.timestamped else values.plain(rooms.value)
     table, times, sequence = rooms.table(codec), rooms.timeline(kind.retention), rooms.cell("sequence", 0)
     windows = WindowedValues(spec.name, kind, table, times, sequence, rooms.key, persistent=persistent, dropped=dropped)
-    return Part(windows, windows.expire, times.rolled_back)
+    return Part(windows, windows.expire, windows.rolled_back)
 
 
 def _sessions(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left, insort
 from collections.abc import Callable, Iterator
 from operator import itemgetter
 from typing import Any
@@ -15,11 +16,13 @@ from headrace.state.keys import (
     LAST,
     decode_by_time,
     decode_duplicate,
+    decode_time,
     decode_window,
     encode_by_time,
     encode_duplicate,
     encode_window,
     escape,
+    successor,
     windows_between,
 )
 from headrace.state.refusals import checked_pair, refuse_null_key
@@ -29,6 +32,7 @@ from headrace.state.timeline import Timeline
 
 Dropped = Callable[[str, int], None]  # (reason, count)
 EXPIRED = "expired window"
+ROWS = 50_000  # keys whose places are kept at hand
 
 
 def segment_interval(retention: int) -> int:
@@ -63,6 +67,8 @@ class WindowedValues:
         # One entry by time stands for all of a key's windows in a stretch of time; only where windows are asked for by
         # time each has its own, which doubles what is written. So does a short stretch: at least Kafka's minute.
         self._grain = 1 if kind.by_time else max(60_000, kind.retention)
+        # Joins put and fetch in turn: the places of keys in use are kept at hand, in order, instead of looked for.
+        self._rows: dict[bytes, list[bytes]] = {}
 
     # --------------------------------------------------------------------------------------------- writing
     def put(self, key: Any, value: Any, start: int) -> None:
@@ -108,7 +114,11 @@ class WindowedValues:
 
     def _put_duplicate(self, key: bytes, value: Any, start: int) -> None:
         sequence = self._sequence.value = (self._sequence.value + 1) & 0x7FFFFFFF
-        self.table.put(encode_duplicate(key, start, sequence), value)
+        place = encode_duplicate(key, start, sequence)
+        self.table.put(place, value)
+        places = self._rows.get(place[:-12])
+        if places is not None:
+            insort(places, place)
         self._note(key, start)
 
     # --------------------------------------------------------------------------------------------- reading
@@ -154,8 +164,23 @@ class WindowedValues:
         first, last = max(first, self._times.hidden + 1), min(last, LAST)
         if last < first:
             return iter(())
-        entries = self.table.scan(*windows_between(self._encode(key), first, last), reverse=reverse)
+        bounds = windows_between(self._encode(key), first, last)
+        if self._kind.retain_duplicates:
+            return self._fetch_duplicates(*bounds, reverse=reverse)
+        entries = self.table.scan(*bounds, reverse=reverse)
         return ((self._place(place)[1], value) for place, value in entries)
+
+    def _fetch_duplicates(self, low: bytes, high: bytes | None, *, reverse: bool) -> Iterator[tuple[int, Any]]:
+        row = low[:-8]
+        places = self._rows.get(row)
+        if places is None:
+            if len(self._rows) >= ROWS:
+                self._rows.clear()
+            places = self._rows[row] = [place for place, _ in self.table.scan(row, successor(row))]
+        end = len(places) if high is None else bisect_left(places, high)
+        found = places[bisect_left(places, low) : end]
+        get = self.table.get
+        return iter([(decode_time(place[-12:-4]), get(place)) for place in (reversed(found) if reverse else found)])
 
     def _between(self, first: int, last: int, *, reverse: bool) -> Iterator[tuple[Windowed, Any]]:
         first = max(first, self._times.hidden + 1)
@@ -226,3 +251,9 @@ class WindowedValues:
             else:
                 for place, _ in self.table.scan(*windows_between(key, time, min(time + self._grain - 1, LAST))):
                     self.table.put(place, None)
+                self._rows.pop(escape(key), None)
+
+    def rolled_back(self) -> None:
+        """What was kept at hand is not what is there any more."""
+        self._rows.clear()
+        self._times.rolled_back()
