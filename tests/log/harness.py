@@ -1,9 +1,10 @@
-"""What the tests of logs have in common. Directories are in memory where possible: they are many, and disks are slow."""
+"""What the tests of logs share. Directories are in memory where possible: they are many, and disks are slow."""
 
 from __future__ import annotations
 
 import tempfile
 from pathlib import Path
+from random import Random
 
 from headrace.log.filelog import FileLog
 from headrace.log.protocol import Log, LogRow, Records
@@ -21,11 +22,15 @@ def scratch() -> tempfile.TemporaryDirectory[str]:
 
 def file_log(directory: str | Path, clock: ManualClock) -> FileLog:
     """A log that cleans only when it is told to, and for which waiting is moving the clock."""
-    return FileLog(directory, clock=clock, clean_every=None, pause=lambda seconds: void(clock.advance(int(seconds * 1000))))
+
+    def pause(seconds: float) -> None:
+        clock.advance(int(seconds * 1000))
+
+    return FileLog(directory, clock=clock, clean_every=None, pause=pause)
 
 
-def void(_: object) -> None:
-    pass
+def seeded(seed: int | str) -> Random:
+    return Random(seed)  # noqa: S311 - chance that repeats
 
 
 def records(*values: bytes | None, key: bytes | None = b"k", at: int = 10) -> Records:
@@ -55,5 +60,3 @@ def flip(path: Path, position: int, bit: int = 0) -> None:
     raw = bytearray(path.read_bytes())
     raw[position] ^= 1 << bit
     path.write_bytes(raw)
-
-

@@ -128,6 +128,17 @@ def test_an_append_that_cannot_be_stored_completely_is_not_stored_at_all(log: Lo
     assert rows(log, A) == []
 
 
+def test_what_is_of_the_wrong_type_is_refused(log: Log):
+    for bad in (Records([1], [b""], [1]), Records([b""], [b""], ["soon"]), Records([b""], [b""], [2**63])):  # pyright: ignore[reportArgumentType]
+        with pytest.raises((TypeError, OverflowError)):
+            log.append([(A, bad)])
+    with pytest.raises(TypeError):
+        log.deliver(object(), 0, [(A, records(b"1"))])  # pyright: ignore[reportArgumentType]
+    with pytest.raises(ValueError, match="packed with offsets"):
+        log.append([(A, pack(records(b"1"), [7]))])
+    assert rows(log, A) == []
+
+
 def test_ranges_are_read_exactly(log: Log):
     for i in range(5):
         log.append([(A, records(*(b"%d" % (3 * i + j) for j in range(3))))])
@@ -148,7 +159,9 @@ def test_offsets_that_are_not_there_are_an_error(log: Log):
 def test_large_and_many_records_are_fine(log: Log):
     log.alter_config("a", {"max.message.bytes": 20 << 20})
     large = [b"%d" % i + bytes(range(256)) * 40_000 for i in range(3)]  # 10 MB each
-    log.append([(A, records(*large)), (B, Records([None] * 120_000, [b"%d" % i for i in range(120_000)], range(120_000)))])
+    log.append(
+        [(A, records(*large)), (B, Records([None] * 120_000, [b"%d" % i for i in range(120_000)], range(120_000)))]
+    )
     assert values(log, A) == large
     chunks = list(log.read(B, 0))
     assert [offset for chunk in chunks for offset in chunk.offsets] == list(range(120_000))
@@ -164,7 +177,7 @@ def test_records_over_the_limit_are_refused(log: Log):
         Records([b"1"], [b"2"], [1], [(("header", b"345"),)]),
         pack(records(b"x" * 11, key=None)),
     ):
-        with pytest.raises(RecordTooLargeError, match="whose max.message.bytes is 10"):
+        with pytest.raises(RecordTooLargeError, match=r"whose max\.message\.bytes is 10"):
             log.append([(A, bad)])
     assert len(rows(log, A)) == 1
 

@@ -1,6 +1,7 @@
 """Packed records: whatever goes in comes out, damage is noticed, and the bytes stay the same over time."""
 
-from random import Random
+import subprocess
+import sys
 
 import pytest
 from hypothesis import given, settings
@@ -10,7 +11,7 @@ from headrace.errors import StateCorruptedError
 from headrace.log import packing
 from headrace.log.packing import COMPRESSED, NULL_KEYS, TOMBSTONES, label_of, pack, pack_parts, unpack
 from headrace.log.protocol import Chunk, Records
-from tests.log.harness import records
+from tests.log.harness import records, seeded
 
 headers = st.lists(st.tuples(st.text(max_size=3), st.none() | st.binary(max_size=3)), max_size=2).map(tuple)
 some_bytes = st.none() | st.binary(max_size=5)
@@ -61,7 +62,7 @@ def test_the_label_tells_what_is_inside():
 
 
 def test_compression_is_kept_only_where_it_pays():
-    noise = Random(1).randbytes(10_000)
+    noise = seeded(1).randbytes(10_000)
     even, uneven = pack(records(b"x" * 10_000)), pack(records(noise))
     assert label_of(even).flags & COMPRESSED
     assert len(even) < 1000
@@ -78,3 +79,9 @@ def test_much_is_packed_in_parts(monkeypatch):
     assert [time for part in parts for time in part.timestamps] == list(many.timestamps)
     assert max(len(part) for part in parts) <= 50
     assert [b"x" * 5000] in [part.values for part in parts]
+
+
+def test_packing_does_not_import_pandas():
+    use = "from headrace.log.packing import *; unpack(pack(Records([b'k'], [b'v'], [1])))"
+    program = f"import sys; {use}; print('pandas' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", program], capture_output=True, check=True).stdout == b"False\n"

@@ -23,8 +23,11 @@ VALUES = {
     "long": [0, 1, 2, 3, 5, 8, 12, -1, -4],
 }
 HEADERS = [[], [], [], [["h", "1"]], [["h", "2"], ["g", None]]]
-# From the largest timestamp so far: on, late, far ahead (also beyond the segments that Kafka's stores expire by).
-MOVES = [0, 1, 2, 3, 5, 7, 10, 0, 1, 2, 3, 5, 13, 25, 40, -1, -2, -5, -10, -20, -60, 300, -1000, 70_000, 200_000, -65_000]
+# How far a record is from the largest timestamp so far: windows are about 10 long, and stores expire by segments of
+# 60,000, as Kafka's do.
+CALM = [0, 1, 2, 3, 4, 5, -1, -2, -3, -4, -6, -8, -11, 8, 12]
+USUAL = [0, 1, 2, 3, 5, 7, 10, 0, 1, 2, 3, 5, 13, 25, 40, -1, -2, -5, -10, -20, -60, 300, -1000]
+WILD = [0, 1, 2, 3, 5, -1, -2, -3, -10, 13, 40, 300, -1000, 70_000, 200_000, -65_000]
 
 
 class Piped(NamedTuple):
@@ -138,8 +141,8 @@ def write_step(w: Writer) -> None:
 
 @st.composite
 def cases(draw: Callable[..., Any], *, steady: bool = False) -> Case:
-    w = Writer(draw, steady=steady)
-    types = ("string", "string")
+    """`steady`: only what keeps a claim with caching on."""
+    w, types = Writer(draw, steady=steady), ("string", "string")
     if w.chance(15):
         processor_verbs.write_processors(w)
     else:
@@ -150,7 +153,7 @@ def cases(draw: Callable[..., Any], *, steady: bool = False) -> Case:
     config: Spec = {"store_type": "in_memory"} if w.chance(3) else {}
     if w.may_optimize and w.chance(3) and optimizable(w.statements):
         config["optimization"] = "all"
-    return Case(w.statements, config, draw(records(*types)), w.sinks, w.stores)
+    return Case(w.statements, config, records(w, *types), w.sinks, w.stores)
 
 
 def optimizable(statements: list[Spec]) -> bool:
@@ -163,15 +166,17 @@ def optimizable(statements: list[Spec]) -> bool:
 
 
 # ----------------------------------------------------------------------------------------------------------- records
-def records(key: str, value: str) -> st.SearchStrategy[list[Piped]]:
+def records(w: Writer, key: str, value: str) -> list[Piped]:
     """Few keys, so that they meet; mostly many records, for hypothesis by itself prefers few."""
+    keys, moves = KEYS[key][: w.pick([1, 2, 2, 3, 4])], w.pick([CALM, CALM, USUAL, WILD])
     one = st.tuples(
-        st.sampled_from([*KEYS[key], *KEYS[key], *KEYS[key], None]),
+        st.sampled_from([*keys * (12 // len(keys)), None]),
         st.sampled_from([*VALUES[value], *VALUES[value], None, None, None]),
-        st.sampled_from(MOVES),
+        st.sampled_from(moves),
         st.sampled_from(HEADERS),
     )
-    return st.one_of(st.lists(one, min_size=least, max_size=30) for least in (0, 8, 15, 15, 20, 25)).map(timed)
+    sizes = [st.lists(one, min_size=least, max_size=30) for least in (0, 6, 10, 15, 15, 20, 25)]
+    return timed(w.draw(st.one_of(sizes)))
 
 
 def timed(drawn: list[tuple[Any, Any, int, list[list[Any]]]]) -> list[Piped]:
@@ -186,7 +191,8 @@ def timed(drawn: list[tuple[Any, Any, int, list[list[Any]]]]) -> list[Piped]:
 # -------------------------------------------------------------------------------------------------------------- cuts
 Cuts = list[tuple[int, bool]]  # the sizes of batches, and whether there is a restart after each; the rest is the last
 
-cuts = st.one_of(st.lists(st.tuples(st.integers(1, 6), st.booleans()), min_size=least, max_size=20) for least in (0, 3, 6))
+one_batch = st.tuples(st.integers(1, 6), st.booleans())
+cuts = st.one_of([st.lists(one_batch, min_size=least, max_size=20) for least in (0, 3, 6)])
 AT_ONCE: Cuts = []
 ONE_BY_ONE: Cuts = [(1, False)] * 100
 RESTARTED: Cuts = [(1, True)] * 100

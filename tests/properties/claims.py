@@ -1,25 +1,35 @@
 """With caching on: what stays the same however the input is cut into batches.
 
-A cache passes on the last update that a key had in a batch. So what lies above the first cache is *exact*: the same records
-in the same order. Below it the *last* value of every key is the same, as long as what lies between looks at one key and at
-one value at a time. Kafka Streams has the same limits; these depend on the cut, so nothing is claimed of them:
+A cache passes on the last update that a key had in a batch. So what lies above the first cache is *exact*: the same
+records in the same order. Below it the *last* value of every key is the same, as long as what lies between looks at
+one key and at one value at a time. Kafka Streams has the same limits; these depend on the cut, so nothing is claimed
+of them:
 
 - aggregates, joins and processors with stores on the stream of a cached table: they count or pair updates, not rows;
-- filters, branches, flat_maps, merges and new keys of such a stream by its values: the last record that passes may be one
-  that a batch leaves out;
+- filters, branches, flat_maps, merges and new keys of such a stream by its values: the last record that passes may be
+  one that a batch leaves out;
 - functions that make a value of None, where rows are deleted: a row that comes and goes within a batch is never seen;
-- `group_by` of such a table with aggregates that depend on the order of rows or cannot subtract: rows arrive in another
-  order. Of groups whose last row is gone, 0 and nothing count as the same; a group's timestamp is the largest that arrived;
-- `group_by` and `filter` of a join of cached tables that has no cache of its own: in a batch that changes both sides the old
-  value that goes with an update was never passed on, so a wrong one is subtracted, or a deletion left out as no news;
-- inner joins of two such tables that both delete rows: a row deleted on both sides in one batch finds no partner to take back
-  (SEMANTICS.md 27); joins with a table whose deletions come later than its values, or too late for the other side, likewise;
-- timestamps of joins with a table that deletes: a deletion's timestamp is seen only if the row was there before the batch;
+- `group_by` of such a table with aggregates that depend on the order of rows or cannot subtract: rows arrive in
+  another order. Of groups whose last row is gone, 0 and nothing count as the same; a group's timestamp is the largest
+  that arrived;
+- `group_by` and `filter` of a join of cached tables that has no cache of its own: in a batch that changes both sides
+  the old value that goes with an update was never passed on, so a wrong one is subtracted, or a deletion left out as
+  no news;
+- inner joins of two such tables that both delete rows: a row deleted on both sides in one batch finds no partner to
+  take back; joins with a table whose deletions come later than its values, or too late for the
+  other side, likewise;
+- cached sessions that are merged after their retention: what was passed on before is not taken back, as in Kafka
+  Streams, whose cache shows them for longer than the store below it;
+- timestamps of joins with a table that deletes: a deletion's timestamp is seen only if the row was there before the
+  batch;
 - joins of streams with tables, and looks into stores, that a cache updates only at the end of a batch;
-- suppression by time limit, or of sessions, below a cache: what is let out depends on when each update came; `until window
-  closes` stands, as a window's last update comes before the one that closes it, if each moves the time (so: no deletions);
-- joins with a table so suppressed that has no store: whether a window was let out once or twice decides what is found;
-- the time of a task that reads what a cache passes on: punctuations and `times` are claimed of the first sub-topology only;
+- suppression by time limit, or of sessions, below a cache: what is let out depends on when each update came; `until
+  window closes` stands, as a window's last update comes before the one that closes it, if each moves the time (so: no
+  deletions);
+- joins with a table so suppressed that has no store: whether a window was let out once or twice decides what is
+  found;
+- the time of a task that reads what a cache passes on: punctuations and `times` are claimed of the first sub-topology
+  only;
 - transformers that count their calls.
 """
 
@@ -52,8 +62,8 @@ class Claim:
     olds: bool = True  # of a table: the old value that goes with an update is the one that was passed on before
     zeros: bool = False  # of a table: 0 counts as no value
     behind: bool = False  # of a table: who looks a key up while its update goes out sees the value before
-    # Without caching, the first old value of an aggregated row is that of the initializer, and where one update changes both
-    # sides of a join its old values mix: a `group_by` takes out what it was never given. Kafka Streams does so, too.
+    # Without caching, the first old value of an aggregated row is that of the initializer, and where one update changes
+    # both sides of a join its old values mix: a `group_by` takes out what it was never given, as in Kafka Streams.
     odd_olds: bool = False  # of a table: that is so
     alike: bool = True  # without caching it is the same
 
@@ -75,21 +85,21 @@ def of_stream(op: str, fields: Fields, claim: Claim) -> Claim | None:
     match op, fields:
         case "peek" | "repartition", _:
             return claim
-        case ("filter" | "filterNot"), {"pred": {"fn": name}}:
+        case (("filter" | "filterNot"), {"pred": {"fn": name}}):
             seen = deletes and not (name in SEES_NO_NULL if op == "filter" else name == "value_null")
             return replace(claim, deletes=seen) if claim.exact or name in BY_KEY else None
         case "mapValues", {"value": {"fn": name}}:
             return mapped(claim, name) if claim.exact or name not in OF_NULL or not deletes else None
-        case "map", {"key": {"fn": key}, "value": {"fn": name}}:
+        case "map", {"value": {"fn": name}}:
             return mapped(claim, name) if claim.exact else None
         case "selectKey", {"key": {"fn": name}}:
             return claim if claim.exact or name in ONE_TO_ONE else None
-        case ("process" | "processValues"), {"processor": {"fn": name, **rest}}:
+        case (("process" | "processValues"), {"processor": {"fn": name, **rest}}):
             by_key = rest.get("pred", {"fn": "always"})["fn"] in BY_KEY
             if not claim.exact:
                 return claim if name in STATELESS and by_key else None
             return replace(claim, deletes=name not in COUNTING)
-        case ("flatMap" | "flatMapValues"), {"flat": {"fn": name}}:
+        case (("flatMap" | "flatMapValues"), {"flat": {"fn": name}}):
             without_null = name in {"key_words", "lengths", "chars"} or (op, name) == ("flatMapValues", "words")
             return replace(claim, deletes=deletes and not without_null) if claim.exact else None
         case "to", _:
@@ -129,6 +139,8 @@ def aggregated(op: str, fields: Fields, claims: list[Claim], windows: Fields | N
     if not all(claim.exact for claim in claims):
         return None
     session = windows is not None and windows["type"] == "session"
+    if session and cached(fields) and not on_close and "retention_ms" not in fields:
+        return None
     nulls_count = windows is not None and windows["type"] != "sliding" and op == "reduce" and claims[0].deletes
     function = (fields.get("reducer") or fields.get("agg") or {"fn": op})["fn"]
     resets = function in {"concat_reset", "null_on"} or (op == "aggregate" and "agg" not in fields)  # of a cogroup

@@ -56,7 +56,12 @@ KEY_SELECTORS = [
 ]
 PLAIN_KEY_SELECTORS = [(fn("same"), SAME), (fn("key_length"), "long"), (fn("prefix"), "string"), (fn("null_key"), SAME)]
 
-FLAT_VALUES = [(fn("dup", n=2), "string"), (fn("words"), "string"), (fn("key_words"), "string"), (fn("lengths"), "long")]
+FLAT_VALUES = [
+    (fn("dup", n=2), "string"),
+    (fn("words"), "string"),
+    (fn("key_words"), "string"),
+    (fn("lengths"), "long"),
+]
 FLAT_PAIRS = [(fn("dup", n=2), (SAME, "string")), (fn("chars"), ("string", SAME)), (fn("words"), ("string", "string"))]
 
 AGGREGATES = [
@@ -82,6 +87,7 @@ JOINERS = [
 ]
 STREAM_JOINERS = [*JOINERS, (fn("concat_key"), "string")]
 
+FOREVER = 1_000_000_000  # longer than what records lie apart
 GRACES = [{}, {"grace_ms": 0}, {"grace_ms": 5}, {"grace_ms": 10}, {"grace_ms": 30}, {"grace_ms": 1000}]
 WINDOWS = [
     {"type": "tumbling", "size_ms": 10},

@@ -79,7 +79,7 @@ class Levels:
     def committed(self) -> dict[tuple[int, str], dict[bytes, Any]]:
         """All that is in the engines, by stage and table: stores, buffers and cells.
 
-        A cell that has come back to where it began counts as not there: whether it was saved in between does not matter.
+        A cell that has come back to where it began counts as not there, whether it was saved in between or not.
         """
         found = defaultdict[tuple[int, str], dict[bytes, Any]](dict)
         for number, task in self._tasks.items():

@@ -8,6 +8,8 @@ from tests.properties.functions import SAME, Spec, fn
 from tests.properties.nodes import Node
 from tests.properties.writer import Discarded, Writer
 
+WithStore = tuple[Spec, str, str, list[Spec]]  # the processor, its store's values, what it forwards, kinds of store
+
 KEYED: list[Spec] = [
     {},
     {"in_memory": True},
@@ -29,7 +31,7 @@ STATELESS = [
 ]
 CLOCKED = [(fn("times"), "string"), (fn("v_times"), "string")]  # these see the time of their task
 PUNCTUATE = "count_punctuate"
-WITH_STORE = [  # the processor, its store's values, what it forwards, its kinds of store
+WITH_STORE: list[WithStore] = [
     (fn("running_count"), "long", "long", KEYED),
     (fn("dedup"), SAME, SAME, KEYED),
     (fn("buffer_flush", max=2), "string", "string", KEYED),
@@ -39,7 +41,7 @@ WITH_STORE = [  # the processor, its store's values, what it forwards, its kinds
     (fn(PUNCTUATE, every_ms=7, clock="stream", clear=True), "long", "long", KEYED),
     (fn(PUNCTUATE, every_ms=10, clock="stream", start_ms=15), "long", "long", KEYED),
 ]
-WITH_TIMED_STORE = [
+WITH_TIMED_STORE: list[WithStore] = [
     (fn("window_count", size_ms=10), "long", "long", [WINDOW, WINDOW | {"in_memory": True}]),
     (fn("session_log", len_ms=5), "string", "string", [SESSION, SESSION | {"in_memory": True}]),
     (fn("versioned_asof", back_ms=10), SAME, "string", [VERSIONED]),
@@ -49,14 +51,14 @@ VALUES_WITH_STORE = [(fn("v_running_concat"), "string"), (fn("v_count"), "long")
 
 
 def process(w: Writer, n: Node) -> Node:
-    processor, value = w.pick([*STATELESS, (fn("filter", pred=w.pick(f.PREDICATES)), SAME), CLOCKED[0]])
+    processor, value = w.pick([*STATELESS, (fn("filter", pred=w.pick(f.PREDICATES)), SAME), *CLOCKED[:1] * 4])
     check_clock(w, n, processor)
     return w.stream("process", n, {"processor": processor}, value=value, rekeyed=True)
 
 
 def process_with_store(w: Writer, n: Node) -> Node:
     plain_key = f.inner_type(n.key) is None
-    processor, kept, value, kinds = w.pick([*WITH_STORE, *(WITH_TIMED_STORE if plain_key else [])])
+    processor, kept, value, kinds = w.pick(WITH_STORE + WITH_TIMED_STORE if plain_key else WITH_STORE)
     check_clock(w, n, processor)
     store = w.own_store(n.key, f.typed(kept, n.value), w.pick(kinds))
     key = "string" if processor["fn"] == "window_count" else SAME
@@ -68,7 +70,7 @@ def process_values(w: Writer, n: Node) -> Node:
         processor, value = w.pick(VALUES_WITH_STORE)
         processor = {**processor, "store": w.own_store(n.key, value, w.pick(KEYED))}
     else:
-        processor, value = w.pick([*VALUES, (fn("v_filter", pred=w.pick(f.PREDICATES)), SAME), CLOCKED[1]])
+        processor, value = w.pick([*VALUES, (fn("v_filter", pred=w.pick(f.PREDICATES)), SAME), *CLOCKED[1:] * 3])
         check_clock(w, n, processor)
     return w.stream("processValues", n, {"processor": processor}, value=value)
 

@@ -74,8 +74,8 @@ def merge(w: Writer, n: Node) -> Node:
 
 # -------------------------------------------------------------------------------------------------------- aggregates
 def to_table(w: Writer, n: Node) -> Node:
-    fields, rest = with_history(w, {"from": n.id}), {"region": w.landing(n)}
-    rest["versioned"] = fields.get("versioned_ms")
+    fields = with_history(w, {"from": n.id})
+    rest = {"region": w.landing(n), "versioned": fields.get("versioned_ms")}
     return w.define("toTable", fields, "table", (n.key, n.value), claims.to_table(fields, n.claim), **rest)
 
 
@@ -109,7 +109,7 @@ def aggregate_windows(w: Writer, n: Node) -> Node:
     windows, fields = windowed(w, {"from": grouped.id})
     by_window = w.define("windowedBy", fields, "windowed", (grouped.key, n.value), grouped.claim, region=grouped.region)
     result = w.store({"from": by_window.id})
-    result |= {"retention_ms": 1_000_000} if windows["type"] != "unlimited" and w.chance(4) else {}
+    result |= {"retention_ms": f.FOREVER} if windows["type"] != "unlimited" and w.chance(3) else {}
     key = f.windowed_type(windows, grouped.key)
     table = aggregated(w, grouped, result, key, windows=windows, on_close=fields.get("emit") == "close")
     if windows["type"] != "unlimited" and w.chance(3):
@@ -156,7 +156,7 @@ def cogroup(w: Writer, n: Node) -> Node:
             statement.setdefault("named", w.name("name"))
     parts, value = w.pick([(("sum", "count"), "long"), (("concat", "concat_kv"), "string")])
     fields: Spec = {"from": [one.id, two.id], "aggs": [fn(part) for part in parts]}
-    (one, two), region = w.meet(one, two)
+    one, two, region = w.meet(one, two)
     both = w.define("cogroup", fields, "cogrouped", (one.key, value), one.claim, region=region)
     windows, key, subject = None, one.key, both.id
     if w.chance(2):
@@ -172,7 +172,7 @@ def cogroup(w: Writer, n: Node) -> Node:
 # ------------------------------------------------------------------------------------------------------------- joins
 def join_stream(w: Writer, n: Node) -> Node:
     other = w.pick([n, *(x for x in w.live if (x.kind, x.key) == ("stream", n.key))])
-    (n, other), region = w.meet(n, other) if other is not n else ([n, n], w.landing(n))
+    n, other, region = w.meet(n, other) if other is not n else (n, n, w.landing(n))
     joiner, value = w.pick(f.STREAM_JOINERS)
     fields = {"joiner": joiner, "windows": w.pick(f.JOIN_WINDOWS) | w.pick(f.GRACES)}
     op = w.pick(["join", "leftJoin", "outerJoin"])
@@ -182,7 +182,7 @@ def join_stream(w: Writer, n: Node) -> Node:
 
 
 def join_table(w: Writer, n: Node) -> Node:
-    made = w.pick([to_table, aggregate, None])
+    made = w.pick([to_table, to_table, aggregate, None])
     if made is not None:
         made(w, n)
     tables = [x for x in w.live if (x.kind, x.key) == ("table", n.key) and x.joinable]
@@ -191,10 +191,10 @@ def join_table(w: Writer, n: Node) -> Node:
     table = w.pick(tables[::-1])
     joiner, value = w.pick(f.STREAM_JOINERS)
     fields: Spec = {"joiner": joiner}
-    if table.versioned and w.chance(2):
+    if table.versioned and not w.chance(3):
         fields["grace_ms"] = table.versioned // 2
         n = w.stream("filter", n, {"pred": fn("key_not_null")})  # without a key nothing can wait for its grace
-    (n, table), region = w.meet(n, table)
+    n, table, region = w.meet(n, table)
     claim = claims.of_stream_and_table(fields, n.claim, table.claim)
     fields |= {"from": n.id, "other": table.id}
     op = w.pick(["join", "leftJoin"])

@@ -76,7 +76,7 @@ def join_table(w: Writer, n: Node) -> Node:
     other = w.pick([x for x in reversed(w.live) if (x.kind, x.key) == ("table", n.key)])
     if not (n.joinable and other.joinable):
         raise Discarded
-    (n, other), region = w.meet(n, other)
+    n, other, region = w.meet(n, other)
     op, (joiner, value) = w.pick(["join", "leftJoin", "outerJoin"]), w.pick(f.JOINERS)
     value = f.typed(value, n.value)
     fields = declared(w.store({"joiner": joiner}), value)

@@ -45,8 +45,8 @@ def inner(plan: Plan) -> list[str]:
 def decided(plan: Plan, written: dict[str, Records]) -> bool:
     """Whether both must take the records of a step in the same order; else they may differ from here on.
 
-    Where a stage reads several internal topics the driver takes the one with the smallest timestamp, and of equal ones as its
-    heap has it. With two topics of one record each and the same timestamp that is the order in which they were written.
+    Where a stage reads several internal topics the driver takes the one with the smallest timestamp, and of equal ones
+    as its heap has it. With two topics of one record each, at the same time, that is the order in which they came.
     """
     loaded = {topic: written[topic] for topic in inner(plan) if topic in written}
     one_each = len(loaded) == 2 and all(len(records) == 1 for records in loaded.values())

@@ -33,8 +33,8 @@ class Writer:
         self.sinks: dict[str, Claim] = {}  # by topic
         self.stores: dict[str, Claim] = {}
         self.regions = Regions()
-        # The optimizer moves a repartition up to where keys were changed, across processors, which then get and give records
-        # of another kind than the topic was made for; Kafka Streams does so, too (its ClassCastException is our TypeError).
+        # The optimizer moves a repartition up to where keys were changed, across processors, whose input then goes to a
+        # topic that was made for their output. Kafka Streams does so, too: its ClassCastException is our TypeError.
         self.may_optimize = True
         self._names = 0
 
@@ -78,7 +78,9 @@ class Writer:
         """A statement that defines nothing."""
         self.statements.append({"op": op, **fields})
 
-    def define(self, op: str, fields: Spec, kind: str, types: tuple[str, str], claim: Claim | None, **rest: Any) -> Node:
+    def define(
+        self, op: str, fields: Spec, kind: str, types: tuple[str, str], claim: Claim | None, **rest: Any
+    ) -> Node:
         """`rest`: the other fields of the node."""
         if claim is None and self.steady:
             raise Discarded
@@ -126,20 +128,19 @@ class Writer:
         """Where a node is when its keys matter."""
         return self.regions.below(node.region) if node.rekeyed else node.region
 
-    def meet(self, *nodes: Node) -> tuple[list[Node], int]:
-        """The nodes in one region; a stream that flows towards where the others are is repartitioned first."""
-        landed, (first, *others) = list(nodes), [self.landing(node) for node in nodes]
-        for number, region in enumerate(others, start=1):
-            if self.regions.meet(first, region):
-                continue
-            earlier = 0 if self.regions.leads(first, region) else number
-            if landed[earlier].kind != "stream" or len(nodes) > 2:
-                raise Discarded
-            landed[earlier] = self.repartition(landed[earlier])
-            first, region = [self.landing(node) for node in landed]
-            if not self.regions.meet(first, region):
-                raise Discarded
-        return landed, first
+    def meet(self, one: Node, other: Node) -> tuple[Node, Node, int]:
+        """Both nodes in one region; a stream that flows towards where the other one is, is repartitioned first."""
+        here, there = self.landing(one), self.landing(other)
+        if self.regions.meet(here, there):
+            return one, other, here
+        one_is_above = self.regions.leads(here, there)
+        above, below, region = (one, other, there) if one_is_above else (other, one, here)
+        if above.kind != "stream":
+            raise Discarded
+        above = self.repartition(above)
+        if not self.regions.meet(above.region, region):
+            raise Discarded
+        return (above, below, region) if one_is_above else (below, above, region)
 
     def repartition(self, node: Node, fields: Spec | None = None) -> Node:
         return self.stream("repartition", node, fields or {}, region=self.regions.below(node.region), rekeyed=False)

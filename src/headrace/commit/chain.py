@@ -62,13 +62,14 @@ def worn(chain: Chain, wear: Wear, number: int) -> int | None:
     """
     if not chain:
         return None
-    aged = (i for i, link in enumerate(chain) if isinstance(link.piece.file, int) and number - link.piece.file > wear.oldest)
-    oldest = next(aged, None)
+    in_manifests = [(i, link.piece.file) for i, link in enumerate(chain) if isinstance(link.piece.file, int)]
+    aged = next((i for i, file in in_manifests if number - file > wear.oldest), None)
+    too_many = len(chain) > wear.links
     outgrown = _after(chain, 0)[0] > max(chain[0].piece.size, wear.outgrown)
-    if oldest is None and not outgrown and len(chain) <= wear.links:
+    if aged is None and not too_many and not outgrown:
         return None
-    found = next((i for i in range(len(chain) - 1) if _is_outweighed(chain, i)), max(0, len(chain) - 2))
-    return found if oldest is None else min(found, oldest)
+    start = next((i for i in range(len(chain) - 1) if _is_outweighed(chain, i)), len(chain) - 2 if too_many else aged)
+    return start if aged is None or start is None else min(start, aged)
 
 
 def _is_outweighed(chain: Chain, index: int) -> bool:

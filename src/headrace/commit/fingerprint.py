@@ -62,15 +62,13 @@ def _group(stage: Stage, tasks: int, graph: Graph, serdes: Serdes) -> GroupShape
 
 def _store(spec: StoreSpec, serdes: Serdes) -> StoreShape:
     spec = resolved(spec, serdes)
-    return StoreShape(spec.name, _text(spec.kind), _serde_name(spec.key), _serde_name(spec.value), spec.logging)
-
-
-def _serde_name(serde: Serde | None) -> str:
-    return "" if serde is None else serde.name
+    return StoreShape(spec.name, _text(spec.kind), _text(spec.key), _text(spec.value), spec.logging)
 
 
 def _text(thing: Any) -> str:
     """The same in every process: no addresses, no hashes."""
+    if isinstance(thing, Serde):
+        return thing.name
     if thing is None or isinstance(thing, bool | int | str):
         return repr(thing)
     if is_dataclass(thing):

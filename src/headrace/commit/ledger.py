@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from headrace.commit.chain import Chain
-from headrace.commit.errors import CheckpointCorruptedError, MissingFileError
+from headrace.commit.errors import CheckpointCorruptedError, CheckpointMismatchError, MissingFileError
 from headrace.commit.fingerprint import Fingerprint
 from headrace.commit.manifest import Carried, Manifest, Outbox, TaskChange, decode_manifest
 from headrace.commit.names import MANIFESTS, manifest_name, manifest_number
@@ -33,7 +33,7 @@ class Ledger:
     def __init__(self) -> None:
         self.number, self.digest, self.since = -1, b"", -1
         self.checkpoint = self.application = ""
-        self.epoch, self.clock = 0, 0
+        self.epoch, self.clock, self.delivered_before = 0, 0, -1
         self.fingerprint: Fingerprint | None = None
         self.tasks: dict[TaskId, Standing] = {}
         self.positions: dict[TopicPartition, int] = {}
@@ -73,7 +73,7 @@ class Ledger:
         self.number, self.digest, self.since = manifest.number, digest, manifest.since
         self.checkpoint, self.application, self.epoch = manifest.checkpoint, manifest.application, manifest.epoch
         self.clock, self.carried, self.dropped = manifest.clock, manifest.carried, manifest.dropped
-        self.fingerprint = manifest.fingerprint or self.fingerprint
+        self.fingerprint, self.delivered_before = manifest.fingerprint or self.fingerprint, manifest.delivered
         self.outboxes[manifest.number] = manifest.outboxes
         self._since[manifest.number] = manifest.since
         for change in manifest.tasks:
@@ -93,7 +93,7 @@ class Ledger:
     def delivered(self, number: int) -> None:
         """Forgets the outboxes up to a batch."""
         for batch in [batch for batch in self.outboxes if batch <= number]:
-            self._retire({outbox.piece.name for outbox in self.outboxes.pop(batch)}, self.number + 1)
+            self._retire({outbox.piece.name for outbox in self.outboxes.pop(batch)}, batch + 1)
 
     def needed(self, keep: int) -> set[str]:
         """The files that the last `keep` manifests name, and these manifests."""
@@ -146,6 +146,8 @@ def read_ledger(storage: Storage, number: int, first: int | None = None) -> Ledg
     return ledger
 
 
-def _misplaced(manifest: Manifest, why: str) -> CheckpointCorruptedError:
-    name = manifest_name(manifest.number)
-    return CheckpointCorruptedError(f"the manifest {name} is out of place: {why}", file=name)
+def _misplaced(manifest: Manifest, why: str) -> CheckpointMismatchError:
+    return CheckpointMismatchError(
+        f"the manifest {manifest_name(manifest.number)} is out of place: {why}. Files of two checkpoints, or of two "
+        "copies of one, were mixed: put back those that belong together"
+    )

@@ -2,8 +2,8 @@
 
 | "HRM1" | blobs | index, MessagePack | digest of the index, 16 bytes | length of the index u32 |
 
-Blobs are what was small enough to lie in the manifest; pieces in the index say where, and have their digests. So the digest
-of the index is one of the whole manifest. Every so often a manifest says all, so that those before it are not needed.
+Blobs are what was small enough to lie in the manifest; pieces in the index say where, and have their digests. So the
+digest of the index is one of all of it. Every so often a manifest says everything, so that no earlier one is needed.
 """
 
 from __future__ import annotations
@@ -97,6 +97,11 @@ class Blobs:
 def encode_manifest(manifest: Manifest, blobs: Blobs | None = None) -> bytes:
     index = _encode(manifest)
     return (blobs or Blobs(manifest.number)).followed_by(index + _END.pack(digest_of(index), len(index)))
+
+
+def digest_in(raw: bytes) -> bytes:
+    """The digest of a manifest's file that is whole."""
+    return _END.unpack_from(raw, len(raw) - _END.size)[0]
 
 
 def decode_manifest(raw: bytes, name: str) -> tuple[Manifest, bytes]:

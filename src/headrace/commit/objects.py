@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, Self
 
 from obstore import store as obstore_store
@@ -75,11 +75,8 @@ class Objects:
             return sorted(name for name in found if name.startswith(prefix))
 
     def delete(self, name: str) -> None:
-        with self._failures(f"cannot delete {name}"):
-            try:
-                self._store.delete(name)
-            except FileNotFoundError:
-                pass
+        with self._failures(f"cannot delete {name}"), suppress(FileNotFoundError):
+            self._store.delete(name)
 
     @contextmanager
     def _failures(self, what: str) -> Generator[None]:

@@ -76,9 +76,7 @@ def check_receipts(receipts: Sequence[Receipt], number: int, versions: Mapping[T
         if by_task.setdefault(receipt.task, receipt) is not receipt:
             raise _rerun(f"task {receipt.task} ran twice in batch {number}")
         if receipt.base != versions.get(receipt.task):
-            raise _rerun(
-                f"task {receipt.task} started from {receipt.base}, but stands at {versions.get(receipt.task)}"
-            )
+            raise _rerun(f"task {receipt.task} started from {receipt.base}, but stands at {versions.get(receipt.task)}")
     by_attempt = {receipt.attempt: receipt for receipt in receipts}
     for receipt in receipts:
         for target, count in receipt.sent.items():

@@ -1,185 +1,113 @@
-"""Appends and deliveries: what they store, all of it or nothing."""
+"""Appends: what they store, all of it or nothing. Small ones that come together become one chunk."""
 
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import chain
 
-import msgspec
-
-from headrace.errors import StateCorruptedError
-from headrace.log import places, schema
+from headrace.log import places, stamps
 from headrace.log.catalog import Catalog, Entry
-from headrace.log.errors import FencedError, LogCorruptedError, RecordTooLargeError
 from headrace.log.files import ChunkFiles
-from headrace.log.packing import NULL_KEYS, Label, digest_of, label_of, longest_of, pack_parts
+from headrace.log.parcels import Parcel, Shipment, check, parcels_of
 from headrace.log.places import ChunkRow
-from headrace.log.protocol import Item, Records, Stamp
-from headrace.log.seals import broken, seal
+from headrace.log.protocol import Records, Stamp
 from headrace.model.ids import TopicPartition
-
-LARGE = 4 << 20  # bytes of a packed chunk: larger ones are files, which SQLite need not write twice
+from headrace.model.record import Headers
 
 
 @dataclass(frozen=True, slots=True)
-class Parcel:
-    """A packed chunk on its way into the log; a large one is in a file already."""
+class Append:
+    """What somebody wants to append; the stamp tells whether it was stored before."""
 
-    packed: bytes | None
-    file: str | None
-    label: Label
-    digest: int
-    size: int
-
-    @classmethod
-    def of(cls, packed: bytes, files: ChunkFiles) -> Parcel:
-        label = label_of(packed)
-        file = files.write(packed) if len(packed) > LARGE else None
-        return cls(None if file else packed, file, label, digest_of(packed), len(packed))
+    shipment: Shipment
+    now: int
+    stamp: Stamp | None = None
 
 
-Shipment = list[tuple[TopicPartition, list[Parcel]]]  # one entry per item
+class Tail:
+    """The end of a partition, while a transaction adds to it."""
+
+    def __init__(self, connection: sqlite3.Connection, entry: Entry, at: TopicPartition, files: ChunkFiles) -> None:
+        self._connection, self._entry, self._at, self._files = connection, entry, at, files
+        self._row = places.partition(connection, entry.number, at.partition)
+        self._loose: list[Records] = []  # not packed yet
+        self.end = self._row.upto
+
+    def add(self, records: list[Parcel] | Records, now: int) -> int:
+        """Gives the offset of the first record."""
+        base = self.end
+        if isinstance(records, Records):
+            self._loose.append(records)
+            self.end += len(records)
+        else:
+            self._pack(now)
+            for parcel in records:
+                self._put(parcel, now)
+        return base
+
+    def close(self, now: int) -> None:
+        self._pack(now)
+        places.put_partition(self._connection, self._row)
+
+    def _pack(self, now: int) -> None:
+        if self._loose:
+            for parcel in parcels_of(joined(self._loose), self._files):
+                self._put(parcel, now)
+            self._loose.clear()
+
+    def _put(self, parcel: Parcel, now: int) -> None:
+        entry, base = self._entry, self._row.upto
+        check(entry, self._at, parcel, self._files)
+        stamped = now if entry.rules.append_time else None
+        last_time = parcel.label.last_time if stamped is None else stamped
+        self.end = base + parcel.label.records
+        number, partition = entry.number, self._at.partition
+        chunk = ChunkRow(
+            number, partition, base, self.end, last_time, stamped, None, parcel.size, parcel.digest, None, parcel.file
+        )
+        places.put_chunk(self._connection, chunk, parcel.packed)
+        self._row = self._row._replace(upto=self.end)
 
 
-def prepared(items: Sequence[Item], files: ChunkFiles) -> Shipment:
-    """Packs items and writes the large ones to disk: all that can be done before it is one's turn."""
-    return [
-        (TopicPartition(*at), [Parcel.of(packed, files) for packed in _packed(at, records)]) for at, records in items
-    ]
+def joined(parts: list[Records]) -> Records:
+    """Records one after the other.
 
-
-def _packed(at: TopicPartition, records: Records | bytes) -> list[bytes]:
-    if isinstance(records, Records):
-        return list(pack_parts(records))
-    try:
-        return [records] if label_of(records).records else []
-    except StateCorruptedError as error:
-        raise LogCorruptedError(f"records for {at} arrived damaged: {error}", at=at) from None
+    >>> joined([Records([b"a"], [b"1"], [1]), Records([b"b"], [b"2"], [2])]).keys
+    [b'a', b'b']
+    """
+    if len(parts) == 1:
+        return parts[0]
+    headers: list[Headers] | None = None
+    if any(part.headers is not None for part in parts):
+        headers = [pairs for part in parts for pairs in part.headers or [()] * len(part)]
+    keys, values = chain(*(part.keys for part in parts)), chain(*(part.values for part in parts))
+    return Records([*keys], [*values], [*chain(*(part.timestamps for part in parts))], headers)
 
 
 def store(
-    connection: sqlite3.Connection, catalog: Catalog, shipment: Shipment, now: int, files: ChunkFiles
-) -> list[int]:
-    """Puts parcels at the ends of their partitions; gives the first offset of each item."""
-    ends: dict[TopicPartition, places.PartitionRow] = {}
-    bases: list[int] = []
-    for at, parcels in shipment:
-        entry = catalog.place(at)
-        row = ends.get(at) or places.partition(connection, entry.number, at.partition)
-        bases.append(row.upto)
-        for parcel in parcels:
-            _check(entry, at, parcel, files)
-            chunk = _chunk(entry, row, parcel, now)
-            places.put_chunk(connection, chunk, parcel.packed)
-            row = row._replace(upto=chunk.upto)
-        ends[at] = row
-    for row in ends.values():
-        places.put_partition(connection, row)
-    return bases
+    connection: sqlite3.Connection, catalog: Catalog, appends: list[Append], files: ChunkFiles
+) -> list[list[int]]:
+    """Puts records at the ends of their partitions; gives the first offset of each item of each append."""
+    producers = [append.stamp.producer for append in appends if append.stamp is not None]
+    if len(set(producers)) < len(producers):
+        raise ValueError("one producer, two appends at a time: each is stored by itself")
+    tails: dict[TopicPartition, Tail] = {}
+    now = max(append.now for append in appends)
 
+    def stored(append: Append) -> list[int]:
+        stamp, offsets = append.stamp, list[int]()
+        if stamp is not None and (before := stamps.stored_before(connection, stamp)) is not None:
+            return before
+        for at, records in append.shipment:
+            if at not in tails:
+                tails[at] = Tail(connection, catalog.place(at), at, files)
+            offsets.append(tails[at].add(records, now))
+        if stamp is not None:
+            stamps.put_producer(connection, stamp, offsets, append.now)
+        return offsets
 
-def _chunk(entry: Entry, row: places.PartitionRow, parcel: Parcel, now: int) -> ChunkRow:
-    stamped = now if entry.rules.append_time else None
-    last_time = parcel.label.last_time if stamped is None else stamped
-    end = row.upto + parcel.label.records
-    return ChunkRow(
-        entry.number,
-        row.partition,
-        row.upto,
-        end,
-        last_time,
-        stamped,
-        None,
-        parcel.size,
-        parcel.digest,
-        None,
-        parcel.file,
-    )
-
-
-def _check(entry: Entry, at: TopicPartition, parcel: Parcel, files: ChunkFiles) -> None:
-    rules = entry.rules
-    if rules.compacts and parcel.label.flags & NULL_KEYS:
-        raise ValueError(f"the topic {at.topic!r} is compacted: every record needs a key, and one of these has none")
-    if parcel.label.longest > rules.longest_record:
-        packed = files.read(parcel.file) if parcel.packed is None and parcel.file else parcel.packed or b""
-        check_length(at.topic, longest_of(packed), rules.longest_record)
-    if parcel.file is not None and not files.has(parcel.file):
-        raise LogCorruptedError(f"the file {parcel.file} for {at} vanished before its commit: append again", at=at)
-
-
-def check_length(topic: str, length: int, limit: int) -> None:
-    if length > limit:
-        raise RecordTooLargeError(
-            f"a record of {length} bytes is too large for the topic {topic!r}, whose max.message.bytes is {limit}: "
-            "make it smaller, or the limit larger (alter_config)"
-        )
-
-
-# -------------------------------------------------------------------------------------------------------- producers
-def new_producer(connection: sqlite3.Connection, now: int) -> int:
-    number = schema.meta(connection, "producers")[0] + 1
-    schema.put_meta(connection, "producers", number, b"")
-    _put_producer(connection, Stamp(number, -1), [], now)
-    return number
-
-
-def stored_before(connection: sqlite3.Connection, stamp: Stamp) -> list[int] | None:
-    """The offsets that an append got when it came for the first time; None if this is it."""
-    query = "SELECT id, sequence, offsets, used, seal FROM producers WHERE id = ?"
-    row = connection.execute(query, (stamp.producer,)).fetchone()
-    if row is None:
-        raise FencedError(f"the producer {stamp.producer} is unknown, or was idle for more than a day: make a new one")
-    if row[4] != seal(*row[:4]):
-        raise broken(f"the row of producer {stamp.producer}")
-    if row[1] == stamp.sequence:
-        return msgspec.json.decode(row[2], type=list[int])
-    if row[1] + 1 != stamp.sequence:
-        raise FencedError(
-            f"producer {stamp.producer} appends number {stamp.sequence} after number {row[1]}: two clients use one "
-            "id, or an append was lost. Make a new producer"
-        )
-    return None
-
-
-def stamp_producer(connection: sqlite3.Connection, stamp: Stamp, offsets: list[int], now: int) -> None:
-    _put_producer(connection, stamp, offsets, now)
-
-
-def forget_producers(connection: sqlite3.Connection, before: int) -> None:
-    """Those that did nothing since a time."""
-    connection.execute("DELETE FROM producers WHERE used < ?", (before,))
-
-
-def _put_producer(connection: sqlite3.Connection, stamp: Stamp, offsets: list[int], now: int) -> None:
-    row = (*stamp, msgspec.json.encode(offsets), now)
-    connection.execute("INSERT OR REPLACE INTO producers VALUES (?, ?, ?, ?, ?)", (*row, seal(*row)))
-
-
-# ---------------------------------------------------------------------------------------------------------- markers
-def marker(connection: sqlite3.Connection, application: str) -> int:
-    row = connection.execute("SELECT number, seal FROM markers WHERE application = ?", (application,)).fetchone()
-    if row is None:
-        return -1
-    if row[1] != seal(application, row[0]):
-        raise broken(f"the row of the last delivery of {application!r}")
-    return row[0]
-
-
-def put_marker(connection: sqlite3.Connection, application: str, number: int | None) -> None:
-    connection.execute("DELETE FROM markers WHERE application = ?", (application,))
-    if number is not None:
-        connection.execute("INSERT INTO markers VALUES (?, ?, ?)", (application, number, seal(application, number)))
-
-
-def due(connection: sqlite3.Connection, application: str, number: int) -> bool:
-    """Whether a batch is the next one to be delivered; False if it is the last one that was."""
-    last = marker(connection, application)
-    if last not in {number - 1, number}:
-        said = f"batch {last} was" if last >= 0 else "no batch was"
-        raise FencedError(
-            f"batch {number} of {application!r} cannot be delivered: {said} the last one delivered to this log. "
-            "The log or the checkpoint is not the one that belongs to the other, or is an older copy"
-        )
-    return last == number - 1
+    answers = [stored(append) for append in appends]
+    for tail in tails.values():
+        tail.close(now)
+    return answers

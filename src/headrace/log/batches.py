@@ -7,7 +7,6 @@ from collections.abc import Callable
 from datetime import timedelta
 
 from headrace.log.errors import LogBusyError
-from headrace.log.packing import record_length
 from headrace.log.protocol import Records
 from headrace.model.ids import TopicPartition
 from headrace.model.record import Headers, RecordMetadata
@@ -19,22 +18,26 @@ class Batch:
 
     def __init__(self, at: TopicPartition, hurry: Callable[[], None]) -> None:
         self.at, self.hurry = at, hurry
-        self.size = 0
         self.error: BaseException | None = None
         self.was_told = False  # whether somebody has seen the error
-        self._columns: tuple[list[bytes | None], list[bytes | None], list[int], list[Headers]] = ([], [], [], [])
+        self._keys: list[bytes | None] = []
+        self._values: list[bytes | None] = []
+        self._timestamps: list[int] = []
+        self._headers: list[Headers] = []
         self._base = -1
         self._stored = threading.Event()
 
     def add(self, key: bytes | None, value: bytes | None, timestamp: int, headers: Headers) -> Delivery:
-        for column, field in zip(self._columns, (key, value, timestamp, headers), strict=True):
-            column.append(field)  # pyright: ignore[reportArgumentType] - each to its own
-        self.size += record_length(key, value, headers) + 16
-        return Delivery(self, len(self._columns[0]) - 1)
+        index = len(self._keys)
+        self._keys.append(key)
+        self._values.append(value)
+        self._timestamps.append(timestamp)
+        self._headers.append(headers)
+        return Delivery(self, index)
 
     def records(self) -> Records:
-        keys, values, timestamps, headers = self._columns
-        return Records(keys, values, timestamps, headers if any(headers) else None)
+        headers = self._headers if any(self._headers) else None
+        return Records(self._keys, self._values, self._timestamps, headers)
 
     def succeed(self, base: int) -> None:
         self._base = base

@@ -11,10 +11,10 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from headrace.log import places
-from headrace.log.appending import Parcel
 from headrace.log.catalog import Entry
 from headrace.log.commits import GroupCommit
 from headrace.log.packing import pack
+from headrace.log.parcels import Parcel
 from headrace.log.places import ChunkRow, PartitionRow
 from headrace.log.protocol import Chunk, LogRow, Records
 from headrace.log.reading import Reader, opened
@@ -44,7 +44,8 @@ class Cleaner:
                 if not self._lives(connection):
                     return
                 row = places.partition(connection, self.entry.number, number)
-                rows = list(places.chunks(connection, row.topic, number, row.earliest))
+                start = row.earliest if self.entry.rules.compacts else row.cleaned
+                rows = list(places.chunks(connection, row.topic, number, start))
             if not self.entry.rules.compacts:
                 self._merge(at, row, rows)
                 return

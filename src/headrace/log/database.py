@@ -115,6 +115,7 @@ class Database:
                 connection.execute("PRAGMA auto_vacuum = INCREMENTAL")
                 connection.execute("PRAGMA journal_mode = WAL").fetchone()
                 schema.create(connection)
+                sync_directory(self.directory)
             self._check(connection, number or 0)
         except BaseException:
             connection.close()
@@ -144,8 +145,12 @@ class Database:
         """Errors of SQLite and of the disk in words of a log."""
         try:
             yield
+        except sqlite3.ProgrammingError as error:  # a value that is no text, number or bytes
+            raise TypeError(str(error)) from error
         except sqlite3.Error as error:
             raise self._meaning(error) from error
+        except UnicodeDecodeError as error:  # a damaged name in SQLite's own message
+            raise self._damaged(str(error)) from error
         except OSError as error:
             raise unavailable(self.directory, error) from error
 
@@ -165,6 +170,15 @@ class Database:
         return LogCorruptedError(
             f"{self.path} is damaged: {how}. Restore the directory from a copy", file=str(self.path)
         )
+
+
+def sync_directory(directory: Path) -> None:
+    """Forces the names of a directory's files to disk."""
+    descriptor = os.open(directory, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def unavailable(directory: Path, error: OSError) -> LogUnavailableError:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from itertools import islice
 from typing import Literal
 
@@ -78,8 +79,9 @@ class Fetcher:
                 self.positions[at] = self._by_policy(at, extent)
             start = self.positions[at]
             if start < extent.end:
-                chunks = self._log.read(at, start, extent.end)
-                self._open[at] = ((row for chunk in chunks for row in chunk.rows()), extent.end)
+                with suppress(OffsetOutOfRangeError):  # removed since: the next look decides where to go on
+                    chunks = self._log.read(at, start, extent.end)
+                    self._open[at] = ((row for chunk in chunks for row in chunk.rows()), extent.end)
 
     def _extents(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, Extent]:
         wanted = set(partitions)

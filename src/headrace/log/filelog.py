@@ -10,9 +10,11 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from headrace.log import appending, catalog, groups, places, reading, retention, waiting
+from headrace.log import catalog, groups, places, reading, retention, stamps, waiting
+from headrace.log.appending import Append
 from headrace.log.catalog import Catalog
 from headrace.log.errors import GroupInUseError, OffsetOutOfRangeError
+from headrace.log.parcels import prepared
 from headrace.log.protocol import Chunk, Extent, Group, Item, Membership, Stamp, Topic
 from headrace.log.sharing import Shared, acquire, release
 from headrace.log.verify import problems_of
@@ -48,7 +50,7 @@ class FileLog:
         self.directory = Path(directory).absolute()
         self._clock, self._clean_every, self._pause = clock or SystemClock(), clean_every, pause
         self._own = (os.getpid(), acquire(self.directory))
-        self._clean_at = self._clock.now() + (clean_every or 0)
+        self._clean_at = self._own[1].upkeep.cleaned_at() + (clean_every or 0)
 
     @property
     def url(self) -> str:
@@ -147,23 +149,13 @@ class FileLog:
 
     def append(self, items: Sequence[Item], *, stamp: Stamp | None = None) -> list[int]:
         shared, now = self._shared, self._clock.now()
-        shipment = appending.prepared(items, shared.files)
-
-        def run(connection: sqlite3.Connection) -> list[int]:
-            offsets = None if stamp is None else appending.stored_before(connection, stamp)
-            if offsets is None:
-                offsets = appending.store(connection, shared.topics.seen_by(connection), shipment, now, shared.files)
-                if stamp is not None:
-                    appending.stamp_producer(connection, stamp, offsets, now)
-            return offsets
-
-        offsets = shared.commits(run)
+        offsets = shared.commits.together(shared.store, Append(prepared(items, shared.files), now, stamp))
         self._clean_if_due(now)
         return offsets
 
     def new_producer(self) -> int:
         now = self._clock.now()
-        return self._shared.commits(lambda connection: appending.new_producer(connection, now))
+        return self._shared.commits(lambda connection: stamps.new_producer(connection, now))
 
     def delete_records(self, before: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
         shared = self._shared
@@ -190,13 +182,13 @@ class FileLog:
     # ------------------------------------------------------------------------------------------------ deliveries
     def deliver(self, application: str, number: int, items: Sequence[Item]) -> bool:
         shared, now = self._shared, self._clock.now()
-        shipment = appending.prepared(items, shared.files)
+        batch = Append(prepared(items, shared.files), now)
 
         def run(connection: sqlite3.Connection) -> bool:
-            is_due = appending.due(connection, application, number)
+            is_due = stamps.due(connection, application, number)
             if is_due:
-                appending.store(connection, shared.topics.seen_by(connection), shipment, now, shared.files)
-                appending.put_marker(connection, application, number)
+                shared.store(connection, [batch])
+                stamps.put_marker(connection, application, number)
             return is_due
 
         is_new = shared.commits(run)
@@ -205,10 +197,10 @@ class FileLog:
 
     def delivered(self, application: str) -> int:
         with self._shared.database.reading() as connection:
-            return appending.marker(connection, application)
+            return stamps.marker(connection, application)
 
     def mark_delivered(self, application: str, number: int | None) -> None:
-        self._shared.commits(lambda connection: appending.put_marker(connection, application, number))
+        self._shared.commits(lambda connection: stamps.put_marker(connection, application, number))
 
     # ---------------------------------------------------------------------------------------------------- groups
     def groups(self) -> Mapping[str, Group]:
@@ -279,4 +271,4 @@ class FileLog:
     def _clean_if_due(self, now: int) -> None:
         if self._clean_every is not None and now >= self._clean_at:
             self._clean_at = now + self._clean_every
-            self._shared.upkeep.in_background(now)
+            self._shared.upkeep.in_background(now, self._clean_every)

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 from uuid import uuid4
+
+from headrace.log.database import sync_directory, unavailable
 
 
 class ChunkFiles:
@@ -17,15 +20,26 @@ class ChunkFiles:
     def write(self, packed: bytes) -> str:
         """Gives the name of a new file."""
         name = f"{uuid4().hex}.chunk"
-        with (self.directory / name).open("xb") as file:
-            file.write(packed)
-            file.flush()
-            os.fsync(file.fileno())
-        self._sync()
+        try:
+            with (self.directory / name).open("xb") as file:
+                file.write(packed)
+                file.flush()
+                os.fsync(file.fileno())
+            sync_directory(self.directory)
+        except OSError as error:
+            with suppress(OSError):
+                self.remove([name])
+            raise unavailable(self.directory, error) from error
         return name
 
     def read(self, name: str) -> bytes:
-        return (self.directory / name).read_bytes()
+        """The bytes of a file; one that is not there is a `FileNotFoundError`."""
+        try:
+            return (self.directory / name).read_bytes()
+        except FileNotFoundError:
+            raise
+        except OSError as error:
+            raise unavailable(self.directory, error) from error
 
     def has(self, name: str) -> bool:
         return (self.directory / name).exists()
@@ -37,11 +51,3 @@ class ChunkFiles:
     def written_before(self, moment: float) -> set[str]:
         """The names of files that were last written before a moment, in seconds since the epoch."""
         return {entry.name for entry in os.scandir(self.directory) if entry.stat().st_mtime < moment}
-
-    def _sync(self) -> None:
-        """Forces the names of the files to disk."""
-        descriptor = os.open(self.directory, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)

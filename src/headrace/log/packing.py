@@ -11,6 +11,7 @@ more than `longest` bytes. All numbers are little-endian.
 from __future__ import annotations
 
 import struct
+from array import array
 from collections.abc import Iterator, Sequence
 from functools import cache
 from typing import Any, NamedTuple
@@ -77,16 +78,16 @@ def _pack_halves(records: Records) -> Iterator[bytes]:
 
 def _columns(records: Records, offsets: Sequence[int] | None) -> tuple[Any, int]:
     """The record batch, and its flags."""
-    keys = _arrow.array(records.keys, _arrow.binary())
-    values = _arrow.array(records.values, _arrow.binary())
-    columns = [keys, values, _arrow.array(records.timestamps, _arrow.int64())]
+    keys = _binary(records.keys)
+    values = _binary(records.values)
+    columns = [keys, values, _integers(records.timestamps)]
     flags = (NULL_KEYS if keys.null_count else 0) | (TOMBSTONES if values.null_count else 0)
     if records.headers is not None:
         packed = [_pack_headers(headers) if headers else None for headers in records.headers]
-        columns.append(_arrow.array(packed, _arrow.binary()))
+        columns.append(_binary(packed))
         flags |= HEADERS
     if offsets is not None:
-        columns.append(_arrow.array(offsets, _arrow.int64()))
+        columns.append(_integers(offsets))
         flags |= OFFSETS
     return _arrow.RecordBatch.from_arrays(columns, schema=_schema(flags & (HEADERS | OFFSETS))), flags
 
@@ -139,6 +140,17 @@ def unpack(packed: bytes) -> tuple[Records, list[int] | None]:
     if label.flags & HEADERS:
         headers = [() if raw is None else _unpack_headers(raw) for raw in more[0]]
     return Records(keys, values, timestamps, headers), more[-1] if label.flags & OFFSETS else None
+
+
+# Not `pyarrow.array`: it imports pandas, where that is installed, which takes a second and slows every worker down.
+def _binary(column: Sequence[bytes | None]) -> Any:
+    builder = _arrow.lib.StringBuilder()
+    builder.append_values(column)
+    return builder.finish().view(_arrow.binary())
+
+
+def _integers(column: Sequence[int]) -> Any:
+    return _arrow.Array.from_buffers(_arrow.int64(), len(column), [None, _arrow.py_buffer(array("q", column))])
 
 
 @cache

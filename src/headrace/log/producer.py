@@ -10,11 +10,11 @@ from types import TracebackType
 from typing import Any, NamedTuple, Self
 
 from headrace.errors import SerializationError, StreamsError
-from headrace.log.appending import check_length
 from headrace.log.batches import Batch, Delivery
 from headrace.log.errors import FencedError, UnknownTopicError
 from headrace.log.open import opened
 from headrace.log.packing import record_length
+from headrace.log.parcels import check_length
 from headrace.log.protocol import Item, Log, Stamp
 from headrace.model.clock import Clock, SystemClock
 from headrace.model.ids import TopicPartition
@@ -28,6 +28,7 @@ from headrace.serde.protocol import Serde
 # (topic, key, value, number of partitions) -> partition; None: Kafka's way
 Partitioner = Callable[[str, Any, Any, int], int | None]
 _RETRIES = 5
+_OVERHEAD = 16  # bytes that a record takes, however small
 
 
 class Target(NamedTuple):
@@ -99,8 +100,9 @@ class Producer:
         target = self._targets.get(topic) or self._target(topic)
         raw_key = _encoded(key_serde or self._key_serde, key, topic, "key")
         raw_value = _encoded(value_serde or self._value_serde, value, topic, "value")
-        pairs = headers_of(headers)
-        check_length(topic, record_length(raw_key, raw_value, pairs), target.longest_record)
+        pairs = headers_of(headers) if headers else ()
+        length = record_length(raw_key, raw_value, pairs)
+        check_length(topic, length, target.longest_record)
         if raw_key is None and target.compacts:
             raise ValueError(f"the topic {topic!r} is compacted: a record for it needs a key")
         choose = partitioner or self._partitioner
@@ -115,10 +117,8 @@ class Producer:
                 raise UnknownTopicError(
                     f"the topic {topic!r} has no partition {at.partition}: it has {target.partitions}"
                 )
-            batch = self._room_in(at)
-            before = batch.size
-            delivery = batch.add(raw_key, raw_value, time_of, pairs)
-            self._size += batch.size - before
+            delivery = self._room_in(at).add(raw_key, raw_value, time_of, pairs)
+            self._size += length + _OVERHEAD
             self._see_to_sending()
         return delivery
 

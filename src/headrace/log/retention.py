@@ -27,10 +27,10 @@ def expired(connection: sqlite3.Connection, entry: Entry, now: int) -> dict[int,
 
 def _earliest(connection: sqlite3.Connection, row: PartitionRow, rules: TopicRules, now: int) -> int:
     """As Kafka does with segments: a chunk goes if its newest record is too old, or if enough is left without it."""
-    chunks = list(places.chunks(connection, row.topic, row.partition, row.earliest))
-    size = sum(chunk.size for chunk in chunks)
-    earliest = row.earliest
-    for chunk in chunks:
+    size, earliest = 0, row.earliest
+    if rules.retention_bytes >= 0:
+        size = sum(chunk.size for chunk in places.chunks(connection, row.topic, row.partition, row.earliest))
+    for chunk in places.chunks(connection, row.topic, row.partition, row.earliest):
         too_old = 0 <= rules.retention_ms < now - chunk.last_time
         too_much = 0 <= rules.retention_bytes <= size - chunk.size
         if not (too_old or too_much):
@@ -61,7 +61,8 @@ def shrink(connection: sqlite3.Connection) -> bool:
     surplus = free - pages // 4
     if surplus <= 0:
         return False
-    connection.execute(f"PRAGMA incremental_vacuum({min(surplus, _PAGES_AT_ONCE)})").fetchall()
+    for _ in range(min(surplus, _PAGES_AT_ONCE)):  # Python's sqlite3 ends the statement after the first page
+        connection.execute("PRAGMA incremental_vacuum(1)")
     return surplus > _PAGES_AT_ONCE
 
 

@@ -3,7 +3,7 @@
     DIR/log.db            the database, in WAL mode (log.db-wal, log.db-shm while it is open)
     DIR/chunks/*.chunk    packed records that are too large for it, one chunk each
     DIR/acknowledged      the number of the last commit that somebody was told of (see mark.py)
-    DIR/lock              held by whoever writes
+    DIR/lock, cleaning    held by whoever writes, and by whoever cleans
 
 A row of `chunks` covers the offsets from `base` up to `upto`, without holes between rows, though compaction may have
 taken records out. Its records are in `bodies`, or in a file. What must not vanish unnoticed is one row of `meta` or
@@ -44,7 +44,7 @@ def create(connection: sqlite3.Connection) -> None:
     connection.execute("BEGIN IMMEDIATE")
     for statement in TABLES.values():
         connection.execute(statement)
-    for name in ("commits", "catalog", "producers"):
+    for name in ("commits", "catalog", "producers", "cleaned"):
         put_meta(connection, name, 0, b"")
     connection.execute(f"PRAGMA application_id = {APPLICATION}")
     connection.execute(f"PRAGMA user_version = {VERSION}")

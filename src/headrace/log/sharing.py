@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import sqlite3
 import threading
 from pathlib import Path
 
+from headrace.log.appending import Append, store
 from headrace.log.catalog import Topics
 from headrace.log.commits import GroupCommit
 from headrace.log.database import Database, unavailable
@@ -26,6 +28,9 @@ class Shared:
         self.reader = Reader(self.database, self.files, self.topics.seen_by)
         self.upkeep = Upkeep(self.reader, self.commits)
         self.users = 0
+
+    def store(self, connection: sqlite3.Connection, appends: list[Append]) -> list[list[int]]:
+        return store(connection, self.topics.seen_by(connection), appends, self.files)
 
 
 _guards: dict[int, threading.Lock] = {}  # by process: one that was forked while the lock was held needs another

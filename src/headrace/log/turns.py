@@ -12,7 +12,7 @@ from pathlib import Path
 
 from headrace.log.errors import LogBusyError
 
-_FIRST_PAUSE, _LONGEST_PAUSE = 0.0002, 0.005  # seconds
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.0002, 0.002  # seconds
 
 
 class Turns:

@@ -6,9 +6,10 @@ import logging
 import sqlite3
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 
 from headrace.errors import StreamsError
-from headrace.log import appending, places, retention
+from headrace.log import places, retention, schema, stamps
 from headrace.log.commits import GroupCommit
 from headrace.log.compaction import Cleaner
 from headrace.log.errors import OffsetOutOfRangeError, UnknownTopicError
@@ -29,11 +30,16 @@ class Upkeep:
         self._busy = threading.Lock()
         self._stopped = False
 
-    def in_background(self, now: int) -> None:
-        """Does it in a thread that ends by itself, if none is at it; what it finds damaged is in the program's log."""
+    def in_background(self, now: int, every: int) -> None:
+        """Does it in a thread that ends by itself, unless somebody did so less than `every` ms ago.
+
+        What it finds damaged is in the program's log.
+        """
         if (self._thread is None or not self._thread.is_alive()) and not self._stopped:
-            self._thread = threading.Thread(target=self._quietly, args=(now,), name="headrace-log-upkeep")
-            self._thread.start()
+            thread = threading.Thread(target=self._quietly, args=(now, every), name="headrace-log-upkeep")
+            with suppress(RuntimeError):  # the program is about to end
+                thread.start()
+                self._thread = thread
 
     def stop(self) -> None:
         """Ends the thread as soon as the step is done that it is at."""
@@ -43,7 +49,7 @@ class Upkeep:
 
     def clean(self, now: int, *, fully: bool) -> None:
         """Everything that is due; `fully` also what would not pay yet. One process at a time does it."""
-        with self._busy:
+        with self._busy, self._database.translated():
             turns = Turns(self._database.directory / "cleaning")
             try:
                 if fully:
@@ -65,12 +71,18 @@ class Upkeep:
     def _sweep_some(self, connection: sqlite3.Connection) -> list[str]:
         return places.delete_chunks(connection, retention.dead_chunks(connection, self._seen_by(connection)))
 
+    def cleaned_at(self) -> int:
+        """When it was done last; 0 if never."""
+        with self._database.reading() as connection:
+            return schema.meta(connection, "cleaned")[0]
+
     def _go_on(self) -> bool:
         return not self._stopped
 
-    def _quietly(self, now: int) -> None:
+    def _quietly(self, now: int, every: int) -> None:
         try:
-            self.clean(now, fully=False)
+            if not 0 <= now - self.cleaned_at() < every:
+                self.clean(now, fully=False)
         except StreamsError:
             _log.exception("the log in %s could not be cleaned", self._database.directory)
 
@@ -86,9 +98,10 @@ class Upkeep:
                 )
         self.sweep()
         retention.remove_abandoned(self._commits, self._files, now / 1000)
-        self._commits(lambda connection: appending.forget_producers(connection, now - _PRODUCERS_MS))
+        self._commits(lambda connection: stamps.forget_producers(connection, now - _PRODUCERS_MS))
         while self._go_on() and self._commits(retention.shrink):
             pass
+        self._commits(lambda connection: schema.put_meta(connection, "cleaned", now, b""))
 
     def _expire(self, name: str, now: int) -> None:
         """Moves earliest offsets on."""

@@ -6,7 +6,7 @@ import sqlite3
 from collections.abc import Iterator
 
 from headrace.errors import StreamsError
-from headrace.log import appending, groups, places
+from headrace.log import groups, places, stamps
 from headrace.log.errors import LogCorruptedError
 from headrace.log.reading import Reader
 from headrace.model.ids import TopicPartition
@@ -31,7 +31,7 @@ def _rows(connection: sqlite3.Connection) -> Iterator[str]:
     try:
         groups.load_all(connection)
         for (application,) in connection.execute("SELECT application FROM markers").fetchall():
-            appending.marker(connection, application)
+            stamps.marker(connection, application)
     except LogCorruptedError as error:
         yield str(error)
 

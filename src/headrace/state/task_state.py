@@ -94,6 +94,11 @@ class TaskState:
         return prefix
 
     # ------------------------------------------------------------------------------------------ its batches
+    @property
+    def version(self) -> Version | None:
+        """The version that is open; the engine may have gone on, if another process runs the task too."""
+        return self._at
+
     def commit(self, version: Version) -> Delta:
         """Makes this batch's changes the given version, and says what was changed of all that is logged."""
         if self.engine.version != self._at:

@@ -1,0 +1,254 @@
+"""The steps of a commit and of recovery.
+
+Start     1. who are we: the identity of the checkpoint        Batch   1. the receipts belong together
+          2. the next epoch is ours                                    2. manifest N is created: now it happened
+          3. checkpoint, topology and log fit each other               3. its outboxes are delivered, with the marker
+          4. a manifest without a batch: whoever was before            4. long chains of deltas are merged
+             us can commit no more                                     5. files that nothing names are deleted
+          5. what the log lacks is delivered
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from types import TracebackType
+from typing import Self
+
+from headrace.commit import recovery
+from headrace.commit.chain import Wear
+from headrace.commit.delivery import Delivery, Target
+from headrace.commit.draft import Draft, write_manifest
+from headrace.commit.errors import FencedError
+from headrace.commit.fingerprint import Fingerprint
+from headrace.commit.lane import Lane
+from headrace.commit.manifest import Manifest, Outbox, digest_in
+from headrace.commit.names import manifest_name
+from headrace.commit.owner import Holder, Ownership, is_gone, this_process
+from headrace.commit.pieces import Piece, read_piece
+from headrace.commit.receipt import Receipt, check_receipts
+from headrace.commit.steps import MANIFEST, OWNER, TAKEOVER, AtStep, step, unobserved
+from headrace.commit.storage import Storage
+from headrace.commit.upkeep import Upkeep
+from headrace.model.clock import Clock, SystemClock
+from headrace.model.ids import TaskId, TopicPartition
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Habits:
+    """How a coordinator works."""
+
+    exactly_once: bool = True
+    overlap: int = 2  # batches that may be under way to the log; 0: each is delivered before the next begins
+    background: bool = True  # merge and purge beside the batches
+    lease: int = 15_000  # ms without a sign of life after which another instance may take over
+    keep: int = 10  # manifests
+    purge_every: int = 20  # batches
+    always_all: int = 1000  # links up to which every manifest says all: 50 kB
+    wear: Wear = field(default_factory=Wear)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class World:
+    """What is given from outside: time, who we are, and who is told of every step."""
+
+    clock: Clock = field(default_factory=SystemClock)
+    me: Holder = field(default_factory=this_process)
+    gone: Callable[[Holder, Holder], bool] = is_gone
+    at_step: AtStep = unobserved
+
+
+class Coordinator:
+    """The only one who commits batches of an application: made by `open`, used batch after batch.
+
+    `ledger` says where everything stands: positions, versions of tasks, carried rows, what is due.
+    """
+
+    def __init__(
+        self, storage: Storage, log: Target, ownership: Ownership, draft: Draft, habits: Habits, at_step: AtStep
+    ) -> None:
+        self._storage, self._log, self._ownership = storage, log, ownership
+        self._draft, self._habits, self._at_step = draft, habits, at_step
+        # The marker first, then the manifests: these are never behind it, whoever else may still be at work.
+        self._delivery = Delivery(log, draft.application, exactly_once=habits.exactly_once, at_step=self._at_step)
+        self.ledger = recovery.recover(storage, habits.keep)
+        self._deliveries = Lane("headrace delivery", habits.overlap)
+        self._upkeep = Upkeep(storage, habits.keep, habits.wear, background=habits.background, at_step=self._at_step)
+
+    @classmethod
+    def open(
+        cls,
+        storage: Storage,
+        log: Target,
+        application: str,
+        fingerprint: Fingerprint,
+        *,
+        topics: Mapping[str, str] | None = None,
+        positions: Mapping[TopicPartition, int] | None = None,
+        habits: Habits | None = None,
+        world: World | None = None,
+    ) -> Self:
+        """Takes over a checkpoint, or begins one, and delivers what the log lacks.
+
+        `topics` has the ids of the topics that are read, `positions` where to begin with partitions that are new.
+        """
+        habits, world = habits or Habits(), world or World()
+        ledger = recovery.recover(storage, habits.keep)
+        checkpoint = recovery.identify(storage, application, ledger)
+        with step(OWNER, world.at_step):
+            ownership = Ownership.claim(
+                storage, world.clock, me=world.me, lease=habits.lease, above=ledger.epoch, gone=world.gone
+            )
+        draft = Draft(checkpoint=checkpoint, application=application, epoch=ownership.epoch)
+        try:
+            coordinator = cls(storage, log, ownership, draft, habits, world.at_step)
+            coordinator._take_over(fingerprint, topics or {}, positions or {})
+        except Exception:
+            ownership.release()
+            raise
+        return coordinator
+
+    def _take_over(
+        self, fingerprint: Fingerprint, topics: Mapping[str, str], positions: Mapping[TopicPartition, int]
+    ) -> None:
+        """Sees that everything fits, commits that nothing happened, so that nobody else can, and catches up."""
+        storage, number = self._storage, None
+        while number != self.ledger.number:
+            number = self.ledger.number
+            recovery.check_topology(self.ledger, fingerprint, storage)
+            recovery.check_topics(self.ledger, self._log, topics)
+            recovery.check_deliveries(self.ledger, self._delivery.last, storage)
+            new = {at: start for at, start in positions.items() if at not in self.ledger.positions}
+            draft = replace(self._draft, clock=self.ledger.clock, fingerprint=fingerprint, topics=topics, positions=new)
+            with step(TAKEOVER, self._at_step):
+                written = self._write(draft)
+            if written is not None:
+                break
+            self.ledger = recovery.recover(storage, self._habits.keep)  # the one before us was quicker
+        else:
+            raise self._fenced(self.ledger.number + 1)
+        lacking = recovery.undelivered(storage, self.ledger, self._delivery.last)
+        self._delivery.catch_up(lacking, partial(read_piece, storage))
+        self._ownership.forget_earlier()
+        self._keep_up(self.ledger.tasks, clean=True)
+
+    # ------------------------------------------------------------------------------------------------- a batch
+    @property
+    def number(self) -> int:
+        """The batch that comes next."""
+        return self.ledger.number + 1
+
+    @property
+    def delivered(self) -> int:
+        """The last batch that the log has."""
+        return self._delivery.last
+
+    @property
+    def spoilt(self) -> frozenset[TaskId]:
+        """Tasks whose state can be read no more from the checkpoint: let them hand back all of it."""
+        return frozenset(self._upkeep.spoilt)
+
+    def commit(
+        self,
+        number: int,
+        clock: int,
+        receipts: Sequence[Receipt],
+        *,
+        topics: Mapping[str, str] | None = None,
+        positions: Mapping[TopicPartition, int] | None = None,
+    ) -> Manifest:
+        """Makes batch `number` happen; waits while too many batches are under way to the log.
+
+        `topics` and `positions` are those of topics that are read from the next batch on.
+        """
+        self.check()
+        if number != self.number:
+            raise self._fenced(number)
+        self._ownership.beat()
+        check_receipts(receipts, number, {task: at.version for task, at in self.ledger.tasks.items()})
+        merged = self._upkeep.finished()
+        draft = replace(
+            self._draft, clock=clock, receipts=receipts, merged=merged, topics=topics or {}, positions=positions or {}
+        )
+        with step(MANIFEST, self._at_step):
+            written = self._write(draft)
+        if written is None:
+            raise self._fenced(number)
+        manifest, data = written
+        self._deliver(number, manifest.outboxes, data)
+        self._upkeep.heal(receipt.task for receipt in receipts if receipt.whole)
+        is_time = number % self._habits.purge_every == 0
+        self._keep_up(self.ledger.tasks if is_time else [receipt.task for receipt in receipts], clean=is_time)
+        return manifest
+
+    def check(self) -> None:
+        """Raises what went wrong beside the batches."""
+        self._deliveries.check()
+        self._upkeep.check()
+
+    def beat(self) -> None:
+        """Says that this instance is alive, if it is time to; to be called every few seconds, batch or no batch."""
+        self._ownership.beat()
+
+    def drain(self) -> None:
+        """Waits until the log has everything that is committed."""
+        self._deliveries.drain()
+
+    def close(self) -> None:
+        """Delivers what is committed, and lets another instance follow at once."""
+        try:
+            self.drain()
+        finally:
+            self.abandon()
+            self._ownership.release()
+
+    def abandon(self) -> None:
+        """Stops at once, and leaves everything to whoever comes next."""
+        self._deliveries.stop()
+        self._upkeep.stop()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if kind is None:
+            self.close()
+        else:
+            self.abandon()
+            self._ownership.release()
+
+    # -------------------------------------------------------------------------------------------------- its parts
+    def _write(self, draft: Draft) -> tuple[Manifest, bytes] | None:
+        """The next manifest, if nobody has made it before us."""
+        manifest, data = write_manifest(
+            self.ledger, replace(draft, delivered=self._delivery.last), always_all=self._habits.always_all
+        )
+        name = manifest_name(manifest.number)
+        # An object store may have taken it though the answer was lost, and be asked again.
+        if not self._storage.create(name, data) and self._storage.read(name) != data:
+            return None
+        self.ledger.apply(manifest, digest_in(data))
+        return manifest, data
+
+    def _deliver(self, number: int, outboxes: Sequence[Outbox], data: bytes) -> None:
+        """`data` is the file of the batch's manifest."""
+
+        def read(piece: Piece, what: str) -> bytes:
+            if piece.file == number:
+                return data[piece.offset : piece.offset + piece.size]
+            return read_piece(self._storage, piece, what)
+
+        self._deliveries.submit(lambda: self._delivery.deliver(number, outboxes, read))
+
+    def _keep_up(self, tasks: Iterable[TaskId], *, clean: bool) -> None:
+        self.ledger.delivered(self._delivery.last)
+        self._upkeep.start(self.ledger, tasks, clean=clean)
+
+    def _fenced(self, number: int) -> FencedError:
+        return FencedError(
+            f"{manifest_name(number)} of {self._storage.describe()} is not ours to write, epoch {self._draft.epoch}: "
+            "another instance has taken over, and this one must stop"
+        )

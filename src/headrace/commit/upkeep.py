@@ -1,0 +1,105 @@
+"""What keeps a checkpoint small, beside the batches."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Sequence
+from functools import partial
+from queue import Empty, SimpleQueue
+
+from headrace.commit.chain import Link, Wear, worn
+from headrace.commit.errors import CheckpointCorruptedError, StorageError
+from headrace.commit.lane import Lane
+from headrace.commit.ledger import Ledger
+from headrace.commit.merging import Merge, merge_links, purge
+from headrace.commit.names import attempt_name
+from headrace.commit.receipt import new_attempt
+from headrace.commit.steps import AtStep
+from headrace.commit.storage import Storage
+from headrace.model.ids import TaskId
+
+_log = logging.getLogger(__name__)
+
+
+class Upkeep:
+    """Merges deltas and deletes files; a batch never waits for it.
+
+    What was merged is taken up by the next manifest. A task is `spoilt` if its deltas cannot be read any more.
+    """
+
+    def __init__(self, storage: Storage, keep: int, wear: Wear, *, background: bool, at_step: AtStep) -> None:
+        self._storage, self._keep, self._wear, self._at_step = storage, keep, wear, at_step
+        self._lane, self._stopping = Lane("headrace upkeep", int(background)), False
+        self._merging: dict[TaskId, Merge] = {}  # until a manifest names the file
+        self._done: SimpleQueue[tuple[Merge, Link | None]] = SimpleQueue()
+        self._clean = False
+        self.spoilt: set[TaskId] = set()
+
+    def start(self, ledger: Ledger, tasks: Iterable[TaskId], *, clean: bool) -> None:
+        """Merges the chains of some tasks, as far as they need it, and deletes what is not needed if it is time to."""
+        self._clean |= clean
+        for task in [
+            task for task, job in self._merging.items() if not set(job.links) <= set(ledger.standing(task).chain)
+        ]:
+            del self._merging[task]
+        if not self._lane.idle:
+            return
+        jobs = [job for task in tasks if (job := self._job(ledger, task)) is not None]
+        self._merging |= {job.task: job for job in jobs}
+        if jobs or self._clean:
+            needed = ledger.needed(self._keep) | {job.name for job in self._merging.values()} if self._clean else None
+            self._clean = False
+            self._lane.submit(partial(self._run, jobs, needed, ledger.number))
+
+    def finished(self) -> list[tuple[Merge, Link]]:
+        """What was merged meanwhile."""
+        found: list[tuple[Merge, Link]] = []
+        while True:
+            try:
+                job, link = self._done.get_nowait()
+            except Empty:
+                return found
+            if link is None:
+                del self._merging[job.task]
+            else:
+                found.append((job, link))
+
+    def heal(self, tasks: Iterable[TaskId]) -> None:
+        """All of their state was written anew."""
+        self.spoilt.difference_update(tasks)
+
+    def check(self) -> None:
+        self._lane.check()
+
+    def stop(self) -> None:
+        self._stopping = True
+        self._lane.stop()
+
+    def _job(self, ledger: Ledger, task: TaskId) -> Merge | None:
+        chain = ledger.standing(task).chain
+        if task in self._merging or task in self.spoilt:
+            return None
+        start = worn(chain, self._wear, ledger.number)
+        if start is None:
+            return None
+        name = attempt_name("snapshots", task, ledger.number + 1, new_attempt())
+        return Merge(task, chain[start:], start == 0, name)
+
+    def _run(self, jobs: Sequence[Merge], needed: set[str] | None, upto: int) -> None:
+        for job in jobs:
+            self._done.put((job, None if self._stopping else self._merge(job)))
+        if needed is not None and not self._stopping:
+            try:
+                purge(self._storage, needed, upto, self._at_step)
+            except StorageError as error:
+                _log.warning("files that are not needed any more stay for now: %s", error)
+
+    def _merge(self, job: Merge) -> Link | None:
+        try:
+            return merge_links(self._storage, job, self._at_step)
+        except CheckpointCorruptedError as error:
+            self.spoilt.add(job.task)
+            _log.error("the checkpoint is damaged, task %s cannot be restored from it: %s", job.task, error)
+        except StorageError as error:
+            _log.warning("the deltas of task %s are not merged for now: %s", job.task, error)
+        return None

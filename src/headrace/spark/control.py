@@ -1,0 +1,44 @@
+"""The control file: what the driver tells the process that plans batches."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+
+from headrace.commit.ledger import Ledger
+
+AT_MOST = 200_000  # records of one partition in one batch
+
+
+class Control(msgspec.Struct, frozen=True):
+    """Where everything stands after the last batch that was committed."""
+
+    number: int  # of the last manifest
+    positions: list[tuple[str, int, int]]  # topic, partition, next offset
+    versions: list[tuple[int, int, int, str]]  # stage, partition, number, attempt
+    carried: list[tuple[int, int]]  # tasks for which rows wait
+    due: int | None  # when the wall clock next has work
+    at_most: int = AT_MOST
+
+
+def write_control(path: Path, control: Control) -> None:
+    fresh = path.with_suffix(".new")
+    fresh.write_bytes(msgspec.json.encode(control))
+    fresh.replace(path)
+
+
+def read_control(path: Path) -> Control:
+    return msgspec.json.decode(path.read_bytes(), type=Control)
+
+
+def control_of(ledger: Ledger) -> Control:
+    standing = ((task, at.version) for task, at in ledger.tasks.items())
+    versions = [(t.subtopology, t.partition, v.number, v.attempt) for t, v in standing if v is not None]
+    return Control(
+        number=ledger.number,
+        positions=[(at.topic, at.partition, offset) for at, offset in sorted(ledger.positions.items())],
+        versions=versions,
+        carried=[(rows.target.subtopology, rows.target.partition) for rows in ledger.carried],
+        due=ledger.due,
+    )

@@ -1,0 +1,80 @@
+"""What every process that runs tasks must know of an application; it travels once, and is kept."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from headrace.config import Config
+from headrace.model.ids import TaskId
+from headrace.model.partitioner import partition_of
+from headrace.plan.stage import Plan
+from headrace.topology.graph import Graph
+from headrace.topology.nodes import Source
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """An application, planned: its graph, how many tasks each stage has, and where log, checkpoint and state lie."""
+
+    application: str
+    graph: Graph
+    plan: Plan
+    config: Config
+    tasks: Mapping[int, int]  # by stage
+    partitions: Mapping[str, int]  # of internal topics
+    log: str
+    checkpoint: str  # where it is
+    state: str  # the local directory
+    checkpoint_id: str = ""
+    slots: int = 1  # Spark partitions of every level
+
+    def reads(self, number: int, topic: str) -> bool:
+        """Whether a stage reads a topic of the log."""
+        stage = self.plan.stages[number]
+        return topic in stage.topics or any(re.fullmatch(pattern, topic) for pattern in stage.patterns)
+
+    @property
+    def global_topics(self) -> set[str]:
+        sources = (self.graph.nodes[name] for name in self.plan.global_nodes)
+        return {topic for source in sources if isinstance(source, Source) for topic in source.topics}
+
+    @property
+    def global_stage(self) -> int:
+        """The number of what fills the global stores, behind those of the stages."""
+        return len(self.plan.stages)
+
+    def nodes_of(self, number: int) -> tuple[str, ...]:
+        return self.plan.global_nodes if number == self.global_stage else self.plan.stages[number].nodes
+
+    def stores_of(self, number: int) -> set[str]:
+        return {store for node in self.nodes_of(number) for store in self.graph.node_stores[node]}
+
+    def placed(self, checkpoint_id: str, slots: int) -> Job:
+        """The job once it is known which checkpoint it lives from, and how many tasks can run at once."""
+        return replace(self, checkpoint_id=checkpoint_id, slots=max(1, min(slots, sum(self.tasks.values()))))
+
+    def all_tasks(self) -> list[TaskId]:
+        return [TaskId(number, partition) for number, count in self.tasks.items() for partition in range(count)]
+
+    def slot_of(self, task: TaskId) -> int:
+        return self.all_tasks().index(task) % self.slots
+
+    def level_of(self, task: TaskId) -> int:
+        return 0 if task.subtopology == self.global_stage else self.plan.level_of(task.subtopology)
+
+    def target(self, topic: str, partition: int | None, key: bytes | None, origin: TaskId) -> TaskId | None:
+        """The task that reads an internal topic's partition; None for a topic of the log."""
+        name = topic.removeprefix(f"{self.application}-")
+        if name not in self.partitions:
+            return None
+        count = self.partitions[name]
+        if partition is None:
+            partition = partition_of(key, count)
+        if partition is None:
+            partition = origin.partition % count
+        for stage in self.plan.stages.values():
+            if name in stage.inputs:
+                return TaskId(stage.number, partition)
+        return None

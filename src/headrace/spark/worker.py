@@ -1,0 +1,185 @@
+"""Runs tasks in a worker process; engines, tasks and clients stay warm from batch to batch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+from headrace.commit.chain import read_delta
+from headrace.commit.handing import Attempt, Yield, hand_back
+from headrace.commit.ledger import read_ledger
+from headrace.commit.outbox import decode_rows, encode_rows
+from headrace.commit.pieces import read_piece
+from headrace.commit.receipt import encode_receipt, new_attempt
+from headrace.commit.restore import READY, LmdbHome, MemoryHome, restore
+from headrace.commit.storage import open_storage
+from headrace.log.open import open_log
+from headrace.model.ids import TaskId, TopicPartition
+from headrace.runtime.alignment import Input
+from headrace.runtime.batch import Result, Row
+from headrace.runtime.task import Surroundings, Task
+from headrace.spark import wire
+from headrace.spark.job import Job
+from headrace.state.engine import Version
+
+INLINE = 256 * 1024  # bytes of a receipt that travel with it; the rest goes by file
+WARM: dict[str, Workshop] = {}
+
+
+def workshop(job: str, load: Callable[[str], Job]) -> Workshop:
+    """The workshop of a job in this process, made at its first batch; `job` is where the job can be loaded from."""
+    if job not in WARM:
+        WARM[job] = Workshop(load(job))
+    return WARM[job]
+
+
+class Workshop:
+    """All tasks of a job that this process has run so far."""
+
+    def __init__(self, job: Job) -> None:
+        self.job, self.storage, self.log = job, open_storage(job.checkpoint), open_log(job.log)
+        self._homes: dict[TaskId, LmdbHome] = {}
+        self._tasks: dict[TaskId, Task] = {}
+        self._counts: dict[str, int] = {}
+        self._globals = Globals(self)
+
+    def perform(
+        self, orders: wire.Orders, order: wire.Order, chunks: Iterable[wire.Rows]
+    ) -> Iterator[tuple[int, bytes]]:
+        """Runs a task; gives (slot, message) pairs: rows for later levels, and the receipt."""
+        job, task_id = self.job, TaskId(order.stage, order.partition)
+        base = None if order.base is None else Version(*order.base)
+        attempt = Attempt(task_id, orders.level, orders.number, new_attempt(), base)
+        self._globals.advance(orders)
+        task = self._task(task_id, base, orders)
+        consumed: dict[str, int] = {}
+        rows = list(self._carried(task_id, orders.number)) if order.carried else []
+        received: list[Row] = []
+        for chunk in chunks:
+            some = decode_rows(chunk.packed)
+            consumed[chunk.attempt] = consumed.get(chunk.attempt, 0) + len(some)
+            received += some
+        result, positions = self._run(task, order, orders, attempt, rows, received)
+        sent, carried, outbox = self._sorted_out(result, task_id)
+        for target, target_rows in sent.items():
+            message = wire.Rows(
+                job.level_of(target), target.subtopology, target.partition, attempt.id, encode_rows(target_rows)
+            )
+            yield job.slot_of(target), wire.encode(message)
+        given = Yield(
+            delta=result.delta,
+            outputs=outbox,
+            carried=carried,
+            positions=positions,
+            dropped=result.dropped,
+            due=task.next_tick,
+            sent={target: len(some) for target, some in sent.items()},
+            consumed=consumed,
+        )
+        receipt = hand_back(self.storage, attempt, given, self._partitions, inline=INLINE)
+        yield job.slot_of(task_id), wire.RECEIPT + encode_receipt(receipt)
+
+    def _task(self, task_id: TaskId, base: Version | None, orders: wire.Orders) -> Task:
+        """The task, with its state at the version that it starts from."""
+        job = self.job
+        home = self._homes.get(task_id)
+        if home is None:
+            directory = Path(job.state) / job.application / str(task_id)
+            home = self._homes[task_id] = LmdbHome(directory, job.checkpoint_id, task_id)
+        restored = restore(
+            home,
+            base,
+            lambda: read_ledger(self.storage, orders.number - 1).standing(task_id).chain,
+            lambda link: read_delta(self.storage, task_id, link),
+        )
+        warm = self._tasks.get(task_id)
+        if warm is None or restored.how != READY or warm.state.version != base:
+            nodes = job.nodes_of(task_id.subtopology)
+            around = Surroundings(job.config, self._globals.stores, self._partitions)
+            self._tasks[task_id] = Task(task_id, job.graph, nodes, restored.engine, around, clock=orders.clock)
+        return self._tasks[task_id]
+
+    def _carried(self, task_id: TaskId, number: int) -> Iterator[Row]:
+        for carried in read_ledger(self.storage, number - 1).carried_to(task_id):
+            yield from decode_rows(read_piece(self.storage, carried.piece, f"rows that wait for task {task_id}"))
+
+    def _run(
+        self,
+        task: Task,
+        order: wire.Order,
+        orders: wire.Orders,
+        attempt: Attempt,
+        carried: list[Row],
+        received: list[Row],
+    ) -> tuple[Result, dict[TopicPartition, int]]:
+        version, clock = attempt.version, orders.clock
+        if order.stage == self.job.global_stage or self.job.plan.stages[order.stage].inputs or len(order.ranges) < 2:
+            read = [row for range_ in order.ranges for row in self._read(range_)]
+            rows = [*carried, *sorted([*received, *read], key=lambda row: row[7])]
+            result = task.run(rows, clock=clock, version=version)
+            return result, {TopicPartition(r.topic, r.partition): r.end for r in order.ranges}
+        inputs = {TopicPartition(r.topic, r.partition): Input(self._read(r), r.more) for r in order.ranges}
+        return task.run_aligned(inputs, clock=clock, version=version)
+
+    def _read(self, range_: wire.Range) -> Iterator[Row]:
+        """Rows of the log; a row's order is the largest timestamp so far in its range, then its place."""
+        largest, topic, partition = -1, range_.topic, range_.partition
+        for chunk in self.log.read(TopicPartition(topic, partition), range_.start, range_.end):
+            for offset, key, value, timestamp, headers in chunk.rows():
+                largest = max(largest, timestamp)
+                yield topic, partition, offset, key, value, timestamp, headers, (largest, topic, partition, offset)
+
+    def _sorted_out(self, result: Result, origin: TaskId) -> tuple[Any, Any, Any]:
+        """Outputs by where they go: to tasks of later levels, to tasks that run again in the next batch, to the log."""
+        sent: dict[TaskId, list[Row]] = {}
+        carried: dict[TaskId, list[Row]] = {}
+        outbox: list[Any] = []
+        level = self.job.level_of(origin)
+        for sequence, output in enumerate(result.outputs):
+            topic, partition, key, value, timestamp, headers, order = output
+            target = self.job.target(topic, partition, key, origin)
+            if target is None:
+                outbox.append(output)
+                continue
+            row: Row = (topic, target.partition, sequence, key, value, timestamp, headers, order)
+            (sent if self.job.level_of(target) > level else carried).setdefault(target, []).append(row)
+        return sent, carried, outbox
+
+    def _partitions(self, topic: str) -> int | None:
+        name = topic.removeprefix(f"{self.job.application}-")
+        if name in self.job.partitions:
+            return self.job.partitions[name]
+        if topic not in self._counts:
+            found = self.log.topics().get(topic)
+            if found is None:
+                return None
+            self._counts[topic] = found.partitions
+        return self._counts[topic]
+
+
+class Globals:
+    """The global stores as this process sees them: a copy in memory that follows the checkpoint."""
+
+    def __init__(self, shop: Workshop) -> None:
+        self._shop, self._home, self.stores = shop, MemoryHome(), dict[str, Any]()
+        self._task: Task | None = None
+        job = shop.job
+        if job.plan.global_nodes:
+            around = Surroundings(job.config, {})
+            task_id = TaskId(job.global_stage, 0)
+            self._task = Task(task_id, job.graph, job.plan.global_nodes, self._home.open(), around, clock=0)
+            self.stores = dict(self._task.state.stores)
+
+    def advance(self, orders: wire.Orders) -> None:
+        if self._task is None or orders.globals is None:
+            return
+        storage, task_id = self._shop.storage, self._task.task_id
+        restored = restore(
+            self._home,
+            Version(*orders.globals),
+            lambda: read_ledger(storage, orders.number - 1).standing(task_id).chain,
+            lambda link: read_delta(storage, task_id, link),
+        )
+        if restored.how != READY:
+            self._task.state.refresh()

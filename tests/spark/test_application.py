@@ -1,0 +1,80 @@
+"""A topology on Spark with the embedded log: what comes out, and what a restart leaves as it is."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from headrace import StreamsBuilder, Topology, serde
+from headrace.app import Application
+from headrace.log.consumer import Consumer
+from headrace.log.open import open_log
+from headrace.log.producer import Producer
+
+pytestmark = pytest.mark.spark
+
+LINES = ["all streams lead to kafka", "hello kafka streams", "join kafka summit"]
+WORDS = {"all": 1, "hello": 1, "join": 1, "kafka": 3, "lead": 1, "streams": 2, "summit": 1, "to": 1}
+
+
+def word_count() -> Topology:
+    builder = StreamsBuilder()
+    (
+        builder.stream("lines", value=serde.STRING)
+        .flat_map_values(str.split)
+        .group_by(lambda key, word: word, key=serde.STRING, value=serde.STRING)
+        .count(store="counts-store")
+        .to_stream()
+        .to("counts", key=serde.STRING, value=serde.LONG)
+    )
+    return builder.build()
+
+
+@pytest.fixture
+def address(tmp_path: Path) -> str:
+    address = f"file:{tmp_path}/log"
+    log = open_log(address)
+    log.create_topic("lines", 2)
+    log.create_topic("counts", 2)
+    log.close()
+    return address
+
+
+def application(address: str, tmp_path: Path) -> Application:
+    return Application(
+        "wordcount", word_count(), address, checkpoint=str(tmp_path / "checkpoint"), state_dir=str(tmp_path / "state")
+    )
+
+
+def produce(address: str, lines: list[str]) -> None:
+    with Producer(address) as producer:
+        for line in lines:
+            producer.send("lines", None, line, value_serde=serde.STRING)
+
+
+def counted(address: str) -> list[tuple[str, int]]:
+    with Consumer(address, key_serde=serde.STRING, value_serde=serde.LONG, auto_offset_reset="earliest") as consumer:
+        consumer.subscribe("counts")
+        return [(record.key, record.value) for record in consumer.poll(1000)]
+
+
+def test_words_are_counted_over_all_partitions_and_the_store_can_be_read(address: str, tmp_path: Path):
+    produce(address, LINES)
+    with application(address, tmp_path) as app:
+        app.drain(timeout=60)
+        counts = app.store("counts-store")
+        assert {key: value.value for key, value in counts.all()} == WORDS
+        assert counts.get("kafka").value == 3
+    assert dict(counted(address)) == WORDS
+
+
+def test_a_second_run_goes_on_where_the_first_one_ended_and_repeats_nothing(address: str, tmp_path: Path):
+    produce(address, LINES)
+    application(address, tmp_path).run_available()
+    first = counted(address)
+    application(address, tmp_path).run_available()
+    assert counted(address) == first
+    produce(address, ["kafka"])
+    application(address, tmp_path).run_available()
+    assert counted(address)[len(first) :] == [("kafka", 4)]
