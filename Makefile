@@ -1,3 +1,4 @@
+# make demo       an example on Spark and the embedded log, live; SECONDS=20 ends it by itself
 # make check      formatting, lint, types, layers and sizes
 # make test-fast  the tests that need neither Spark nor a broker
 # make test       everything
@@ -7,7 +8,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 INSTALLED := .venv/.installed
 
-.PHONY: .venv check test-fast test bench clean
+.PHONY: .venv demo check test-fast test bench clean
 
 .venv: $(INSTALLED)
 
@@ -18,6 +19,9 @@ $(INSTALLED): pyproject.toml requirements.lock
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint requirements.lock 'pip>=25.1'
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint requirements.lock --editable '.[spark]' --group dev
 	@touch $@
+
+demo: $(INSTALLED)
+	$(BIN)/python -m examples.live $(EXAMPLE) $(if $(SECONDS),--seconds $(SECONDS))
 
 check: $(INSTALLED)
 	$(BIN)/ruff format --check .

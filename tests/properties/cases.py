@@ -5,9 +5,8 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from random import Random
 from typing import Any, NamedTuple
-
-from hypothesis import strategies as st
 
 from headrace import TopologyError
 from headrace.runtime.batch import Row
@@ -39,13 +38,21 @@ class Piped(NamedTuple):
     headers: list[list[Any]]
 
 
+Cut = list[tuple[int, bool]]  # the sizes of batches, and whether there is a restart after each; the rest is the last
+
+AT_ONCE: Cut = []
+ONE_BY_ONE: Cut = [(1, False)] * 100
+RESTARTED: Cut = [(1, True)] * 100
+
+
 @dataclass(repr=False)
 class Case:
-    """A topology, its input, and what is claimed of its output with caching on."""
+    """A topology, its input, how to cut that, and what is claimed of the output with caching on."""
 
     topology: list[Spec]
     config: Spec
     records: list[Piped]
+    cut: Cut = field(default_factory=list)
     sinks: dict[str, Claim] = field(default_factory=dict)  # by topic
     stores: dict[str, Claim] = field(default_factory=dict)
 
@@ -74,11 +81,10 @@ class Case:
             + (f"  headers {record.headers}" if record.headers else "")
             for at, record in enumerate(self.records)
         )
-        return f"Case\nconfig {json.dumps(self.config)}\nstatements\n{statements}\nrecords\n{records}\n"
-
-    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
-        """How hypothesis prints it."""
-        printer.text(repr(self))
+        batches = ", ".join(f"{size} then restart" if restart else f"{size}" for size, restart in self.cut)
+        return (
+            f"config {json.dumps(self.config)}\nstatements\n{statements}\nrecords\n{records}\nbatches {batches}, rest"
+        )
 
 
 # -------------------------------------------------------------------------------------------------------- topologies
@@ -139,10 +145,9 @@ def write_step(w: Writer) -> None:
         verb(w, node)
 
 
-@st.composite
-def cases(draw: Callable[..., Any], *, steady: bool = False) -> Case:
+def random_case(random: Random, *, steady: bool = False) -> Case:
     """`steady`: only what keeps a claim with caching on."""
-    w, types = Writer(draw, steady=steady), ("string", "string")
+    w, types = Writer(random, steady=steady), ("string", "string")
     if w.chance(15):
         processor_verbs.write_processors(w)
     else:
@@ -153,7 +158,7 @@ def cases(draw: Callable[..., Any], *, steady: bool = False) -> Case:
     config: Spec = {"store_type": "in_memory"} if w.chance(3) else {}
     if w.may_optimize and w.chance(3) and optimizable(w.statements):
         config["optimization"] = "all"
-    return Case(w.statements, config, records(w, *types), w.sinks, w.stores)
+    return Case(w.statements, config, random_records(random, *types), random_cut(random), w.sinks, w.stores)
 
 
 def optimizable(statements: list[Spec]) -> bool:
@@ -166,33 +171,19 @@ def optimizable(statements: list[Spec]) -> bool:
 
 
 # ----------------------------------------------------------------------------------------------------------- records
-def records(w: Writer, key: str, value: str) -> list[Piped]:
-    """Few keys, so that they meet; mostly many records, for hypothesis by itself prefers few."""
-    keys, moves = KEYS[key][: w.pick([1, 2, 2, 3, 4])], w.pick([CALM, CALM, USUAL, WILD])
-    one = st.tuples(
-        st.sampled_from([*keys * (12 // len(keys)), None]),
-        st.sampled_from([*VALUES[value], *VALUES[value], None, None, None]),
-        st.sampled_from(moves),
-        st.sampled_from(HEADERS),
-    )
-    sizes = [st.lists(one, min_size=least, max_size=30) for least in (0, 6, 10, 15, 15, 20, 25)]
-    return timed(w.draw(st.one_of(sizes)))
-
-
-def timed(drawn: list[tuple[Any, Any, int, list[list[Any]]]]) -> list[Piped]:
+def random_records(random: Random, key: str, value: str) -> list[Piped]:
+    """Few keys, so that they meet."""
+    keys, moves = KEYS[key][: random.choice([1, 2, 2, 3, 4])], random.choice([CALM, CALM, USUAL, WILD])
     latest, found = 10, list[Piped]()
-    for key, value, move, headers in drawn:
-        timestamp = max(0, latest + move)
+    for _ in range(random.randrange(30)):
+        timestamp = max(0, latest + random.choice(moves))
         latest = max(latest, timestamp)
-        found.append(Piped(key, value, timestamp, headers))
+        drawn_key = None if random.random() < 0.07 else random.choice(keys)
+        drawn_value = None if random.random() < 0.1 else random.choice(VALUES[value])
+        found.append(Piped(drawn_key, drawn_value, timestamp, random.choice(HEADERS)))
     return found
 
 
-# -------------------------------------------------------------------------------------------------------------- cuts
-Cuts = list[tuple[int, bool]]  # the sizes of batches, and whether there is a restart after each; the rest is the last
-
-one_batch = st.tuples(st.integers(1, 6), st.booleans())
-cuts = st.one_of([st.lists(one_batch, min_size=least, max_size=20) for least in (0, 3, 6)])
-AT_ONCE: Cuts = []
-ONE_BY_ONE: Cuts = [(1, False)] * 100
-RESTARTED: Cuts = [(1, True)] * 100
+def random_cut(random: Random) -> Cut:
+    largest = random.choice([2, 4, 10])
+    return [(random.randint(1, largest), random.random() < 0.5) for _ in range(random.randrange(12))]

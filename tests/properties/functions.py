@@ -1,7 +1,4 @@
-"""The functions of the case language that generated topologies use, with the types of what they return.
-
-Lists go from plain to odd: hypothesis prefers what comes first when it makes a failing example smaller.
-"""
+"""The functions of the case language that generated topologies use, with the types of what they return."""
 
 from __future__ import annotations
 

@@ -2,33 +2,48 @@
 
 from __future__ import annotations
 
-from typing import Any
+from random import Random
 
 from hypothesis import assume, given
 
 from headrace.plan.stage import Plan
 from headrace.runtime.batch import Row
 from headrace.testing import TopologyTestDriver
-from tests.properties.cases import Case, cases
+from tests.properties.cases import Case, random_case
 from tests.properties.levels import Levels
 from tests.properties.processor_verbs import PUNCTUATE
-from tests.properties.running import Records, by_topic, contents, levels_of, profile, settings_of
+from tests.properties.running import (
+    Records,
+    by_topic,
+    check,
+    contents,
+    expect,
+    levels_of,
+    profile,
+    readable,
+    seeds,
+    settings_of,
+)
 
 
-@given(case=cases())
+@given(seed=seeds)
 @profile
-def test_one_record_per_batch_is_what_the_driver_does(case: Case):
+def test_one_record_per_batch_is_what_the_driver_does(seed: int):
+    check(levels_do_what_the_driver_does, random_case(Random(seed)), seed)
+
+
+def levels_do_what_the_driver_does(case: Case) -> None:
     program = case.program()
     with levels_of(case, program) as levels, TopologyTestDriver(case.program().topology, settings_of(case)) as driver:
         # Each stage has a time of its own, the driver one for all of them.
         assume(len(levels.plan.stages) == 1 or not case.says("times", "v_times", PUNCTUATE))
         for row in case.rows(program):
-            expected = pipe(driver, row)
-            if not decided(levels.plan, expected):
+            produced = pipe(driver, row)
+            if not decided(levels.plan, produced):
                 return
-            actual = by_topic(levels.run([row]))
-            assert actual == {topic: found for topic, found in expected.items() if topic not in inner(levels.plan)}
-        check_state(levels, driver)
+            actual = readable(program, by_topic(levels.run([row])))
+            expect(f"record {row[2]}", actual, readable(program, produced))
+        expect_same_state(levels, driver)
 
 
 def pipe(driver: TopologyTestDriver, row: Row) -> dict[str, Records]:
@@ -38,26 +53,22 @@ def pipe(driver: TopologyTestDriver, row: Row) -> dict[str, Records]:
     return by_topic([output for topic in sorted(driver.produced_topics) for output in driver.take(topic)])
 
 
-def inner(plan: Plan) -> list[str]:
-    return [f"oracle-{topic}" for stage in plan.stages.values() for topic in stage.inputs]
-
-
-def decided(plan: Plan, written: dict[str, Records]) -> bool:
+def decided(plan: Plan, produced: dict[str, Records]) -> bool:
     """Whether both must take the records of a step in the same order; else they may differ from here on.
 
     Where a stage reads several internal topics the driver takes the one with the smallest timestamp, and of equal ones
     as its heap has it. With two topics of one record each, at the same time, that is the order in which they came.
     """
-    loaded = {topic: written[topic] for topic in inner(plan) if topic in written}
+    inner = [f"oracle-{topic}" for stage in plan.stages.values() for topic in stage.inputs]
+    loaded = {topic: produced[topic] for topic in inner if topic in produced}
     one_each = len(loaded) == 2 and all(len(records) == 1 for records in loaded.values())
     if one_each and len({records[0][2] for records in loaded.values()}) == 1:
         return True
     return all(sum(f"oracle-{topic}" in loaded for topic in stage.inputs) <= 1 for stage in plan.stages.values())
 
 
-def check_state(levels: Levels, driver: TopologyTestDriver) -> None:
-    expected: dict[str, Any] = contents(driver.stores)
-    assert contents(levels.stores()) == expected
+def expect_same_state(levels: Levels, driver: TopologyTestDriver) -> None:
+    expect("stores", contents(levels.stores()), contents(driver.stores))
     prefix = "dropped-records-total/"
     dropped = {reason: count for reason, count in driver.metrics().items() if reason.startswith(prefix)}
-    assert {prefix + reason: count for reason, count in levels.dropped.items()} == dropped
+    expect("dropped", {prefix + reason: count for reason, count in levels.dropped.items()}, dropped)

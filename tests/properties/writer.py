@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
+from random import Random
 from typing import Any, TypeVar
-
-from hypothesis import strategies as st
 
 from tests.properties import claims
 from tests.properties import functions as f
@@ -26,8 +25,8 @@ class Discarded(Exception):  # noqa: N818 -- no error: the choice that was made 
 class Writer:
     """The topology so far. `steady`: only what keeps a claim (claims.py) is written."""
 
-    def __init__(self, draw: Callable[[st.SearchStrategy[Any]], Any], *, steady: bool) -> None:
-        self.draw, self.steady = draw, steady
+    def __init__(self, random: Random, *, steady: bool) -> None:
+        self._random, self.steady = random, steady
         self.statements: list[Spec] = []
         self.live: list[Node] = []  # streams and tables
         self.sinks: dict[str, Claim] = {}  # by topic
@@ -40,10 +39,10 @@ class Writer:
 
     # -------------------------------------------------------------------------------------------------- choosing
     def pick(self, choices: Sequence[T]) -> T:
-        return self.draw(st.sampled_from(choices))
+        return self._random.choice(choices)
 
     def chance(self, one_in: int) -> bool:
-        return self.draw(st.integers(0, one_in - 1)) == one_in - 1
+        return self._random.randrange(one_in) == 0
 
     def name(self, what: str) -> str:
         self._names += 1

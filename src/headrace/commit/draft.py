@@ -94,7 +94,7 @@ def _carried(ledger: Ledger, receipts: Sequence[Receipt], blobs: Blobs) -> tuple
     """What waits now: of what waited, the rows of tasks that did not run."""
     ran = {receipt.task for receipt in receipts}
     new = [Carried(to, r.task, _piece(blob, blobs)) for r in receipts for to, blob in sorted(r.carried.items())]
-    return (*ledger.carried, *new)
+    return (*(rows for rows in ledger.carried if rows.target not in ran), *new)
 
 
 def _piece(blob: Blob, blobs: Blobs) -> Piece:
