@@ -6,7 +6,6 @@ import os
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import replace
 from itertools import zip_longest
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -30,8 +29,8 @@ from tests.properties.smaller import smaller
 LONG = os.environ.get("HEADRACE_PROFILE") == "long"
 EXAMPLES = int(os.environ.get("HEADRACE_EXAMPLES", "3000" if LONG else "100"))
 
-# Hypothesis draws seeds; what it would draw as topologies is too often what it drew before (a third were new, and bugs that
-# one in 200 random cases shows were not among 1,500). So smaller.py makes failing cases smaller.
+# Hypothesis draws seeds only. The topologies that it draws are too often like those that it drew before: a third were
+# new, and a bug that one in 200 random cases shows was not seen in 1,500. So smaller.py makes failing cases smaller.
 seeds = st.integers(0, 2**64 - 1)
 profile = settings(
     max_examples=EXAMPLES, deadline=None, derandomize=not LONG, database=None, phases=[Phase.explicit, Phase.generate]

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from random import Random
-
 from hypothesis import assume, given
 
 from headrace.plan.stage import Plan
@@ -29,7 +27,7 @@ from tests.properties.running import (
 @given(seed=seeds)
 @profile
 def test_one_record_per_batch_is_what_the_driver_does(seed: int):
-    check(levels_do_what_the_driver_does, random_case(Random(seed)), seed)
+    check(levels_do_what_the_driver_does, random_case(seed), seed)
 
 
 def levels_do_what_the_driver_does(case: Case) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from random import Random
 from typing import Any
 
 from hypothesis import given
@@ -15,7 +14,7 @@ from tests.properties.running import Ran, check, expect, profile, run, seeds
 @given(seed=seeds)
 @profile
 def test_without_caching_every_cut_gives_the_same(seed: int):
-    check(every_cut_gives_the_same, random_case(Random(seed)), seed)
+    check(every_cut_gives_the_same, random_case(seed), seed)
 
 
 def every_cut_gives_the_same(case: Case) -> None:
@@ -38,7 +37,7 @@ def cuts_of(case: Case):
 @given(seed=seeds)
 @profile
 def test_with_caching_every_cut_gives_the_same_tables(seed: int):
-    check(every_cut_gives_the_same_tables, random_case(Random(seed), steady=True), seed)
+    check(every_cut_gives_the_same_tables, random_case(seed, steady=True), seed)
 
 
 def every_cut_gives_the_same_tables(case: Case) -> None:

@@ -20,6 +20,7 @@ class Control(msgspec.Struct, frozen=True):
     carried: list[tuple[int, int]]  # tasks for which rows wait
     due: int | None  # when the wall clock next has work
     at_most: int = AT_MOST
+    paused: bool = False  # no further batch
 
 
 def write_control(path: Path, control: Control) -> None:
@@ -32,7 +33,7 @@ def read_control(path: Path) -> Control:
     return msgspec.json.decode(path.read_bytes(), type=Control)
 
 
-def control_of(ledger: Ledger) -> Control:
+def control_of(ledger: Ledger, *, paused: bool = False) -> Control:
     standing = ((task, at.version) for task, at in ledger.tasks.items())
     versions = [(t.subtopology, t.partition, v.number, v.attempt) for t, v in standing if v is not None]
     return Control(
@@ -41,4 +42,5 @@ def control_of(ledger: Ledger) -> Control:
         versions=versions,
         carried=[(rows.target.subtopology, rows.target.partition) for rows in ledger.carried],
         due=ledger.due,
+        paused=paused,
     )

@@ -6,6 +6,7 @@ from __future__ import annotations
 import shutil
 import tempfile
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -20,6 +21,8 @@ from headrace.spark.control import control_of, write_control
 from headrace.spark.job import Job
 from headrace.spark.source import Source, level_function
 
+GRACE = 8.0  # seconds that a running batch has to end, when the application is stopped
+
 
 class Host:
     """One query: level 0 runs in its source, each deeper level is a shuffle and a map, and every batch is committed."""
@@ -32,6 +35,7 @@ class Host:
         job_path.write_bytes(cloudpickle.dumps(job))
         self._changed = threading.Condition()
         self._failed: Exception | None = None
+        self._paused = False
         self._tell()
         spark.dataSource.register(Source)
         frame = spark.readStream.format("headrace").options(job=str(job_path), control=str(self._control)).load()
@@ -43,7 +47,7 @@ class Host:
 
     def _tell(self) -> None:
         """Tells the process that plans batches where everything stands."""
-        write_control(self._control, control_of(self._coordinator.ledger))
+        write_control(self._control, control_of(self._coordinator.ledger, paused=self._paused))
 
     def _commit(self, frame: DataFrame, _: int) -> None:
         """Collects the receipts of a batch, and makes it happen."""
@@ -73,5 +77,11 @@ class Host:
             raise StreamsError("the query has stopped") from self._query.exception()
 
     def stop(self) -> None:
+        """Lets the batch that is running end: Spark would throw away what it has done."""
+        self._paused = True
+        self._tell()
+        end = time.monotonic() + GRACE
+        while self._query.isActive and self._query.status["isTriggerActive"] and time.monotonic() < end:
+            self.wait(lambda: False, 0.02)
         self._query.stop()
         shutil.rmtree(self._folder, ignore_errors=True)

@@ -51,7 +51,8 @@ class Reader(DataSourceStreamReader):
         """The next batch if there is anything to do, else the last one again."""
         control, clock = read_control(self._control), time.time_ns() // 1_000_000
         ends = list(self._ends(control))
-        if ends or control.carried or (control.due is not None and control.due <= clock):
+        due = bool(ends or control.carried or (control.due is not None and control.due <= clock))
+        if due and not control.paused:
             self._last = {"n": control.number + 1, "clock": clock, "ends": ends}
         return self._last or start or self.initialOffset()
 
