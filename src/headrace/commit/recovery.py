@@ -131,7 +131,7 @@ def check_deliveries(ledger: Ledger, delivered: int, storage: Storage) -> None:
             "application",
             file=lost,
         )
-    if False:
+    if delivered < ledger.delivered_before:
         raise CheckpointMismatchError(
             f"the checkpoint knows that batch {ledger.delivered_before} of {ledger.application!r} was delivered, but "
             f"the log only has batch {delivered}: it is another log, or an older copy. Put it back, or reset the "
