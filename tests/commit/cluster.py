@@ -132,7 +132,7 @@ class Cluster:
                         inline=self.inline, at_step=self.at_step,
                     )  # fmt: skip
                     receipts.append(decode_receipt(encode_receipt(receipt)))
-        self.coordinator.commit(number, clock, receipts)
+        self.coordinator.commit(number, clock, receipts[::-1])  # they come back in any order
         return True
 
     def _ranges(self) -> dict[TopicPartition, tuple[int, int]]:

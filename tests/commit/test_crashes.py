@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import itertools
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from headrace.commit import Habits, open_storage
 from headrace.commit.objects import Objects
-from headrace.commit.steps import BATCH, DELIVERY, MANIFEST, MARKER, START
+from headrace.commit.steps import BATCH, DELIVERY, MANIFEST, MARKER, START, step
 from tests.commit.cluster import Cluster, Ground, Killed, Killer, eager, outputs, run_to_end
 from tests.commit.programs import MANY_WORDS, REFERENCES, TAGS, WATCH, WORDS, Program
 
-MOMENTS = [f"{when} {step}" for step in (*START, *BATCH) for when in ("before", "after")]
+MOMENTS = [f"{when} {name}" for name in (*START, *BATCH) for when in ("before", "after")]
 KINDS = ("disk", "memory")
 
 
@@ -44,6 +45,14 @@ def undisturbed(tmp_path_factory):
         found[program.build, kind] = outputs(place.log), cluster.stores()
         cluster.close()
     return found
+
+
+def test_what_a_record_causes_is_written_level_by_level(undisturbed):
+    ((_, rows),) = undisturbed[WORDS.build, "memory"][0].items()
+    assert [value.decode() for _, _, value, _, _ in rows] == [
+        *("A B A", "1", "1", "2"), *("B C", "2", "1"), *("C C C", "2", "3", "4"), *("A", "3"),
+        *("D E F", "1", "1", "1"), *("A B", "4", "3"), *("F", "2"),
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -141,6 +150,36 @@ def test_delivery_and_upkeep_beside_the_batches_may_be_killed_too(moment, tmp_pa
     place, killer = ground("disk", tmp_path, WORDS), Killer(moment, 1, 3)
     cluster = run_to_end(place, WORDS, killer, habits=habits, inline=0)
     assert killer.landed >= 1
+    assert (outputs(place.log), cluster.stores()) == undisturbed[WORDS.build, "disk"]
+    cluster.close()
+
+
+class Mortal:
+    """Storage that is the last thing somebody used: it kills before or after the nth file is made or deleted."""
+
+    def __init__(self, storage, killer: Killer) -> None:
+        self._storage, self._killer = storage, killer
+
+    def __getattr__(self, name):
+        return getattr(self._storage, name)
+
+    def create(self, name, data):
+        with step("change", self._killer):
+            return self._storage.create(name, data)
+
+    def delete(self, name):
+        with step("change", self._killer):
+            self._storage.delete(name)
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+@pytest.mark.parametrize("nth", range(1, 60, 3))
+def test_any_file_may_be_the_last_that_was_made_or_deleted(nth, when, tmp_path, undisturbed):
+    place, killer = ground("disk", tmp_path, WORDS), Killer(f"{when} change", nth, nth + 9)
+    mortal: Any = Mortal(place.storage, killer)
+    place.storage = mortal
+    cluster = run_to_end(place, WORDS, inline=0, limit=1)
+    assert killer.landed == 2
     assert (outputs(place.log), cluster.stores()) == undisturbed[WORDS.build, "disk"]
     cluster.close()
 

@@ -11,7 +11,9 @@ import pytest
 from headrace.commit import Attempt, Coordinator, Fingerprint, Habits, Ledger, World, Yield, hand_back, new_attempt
 from headrace.commit.chain import Wear, read_delta
 from headrace.commit.disk import Disk
+from headrace.commit.merging import purge
 from headrace.commit.restore import MemoryHome, restore
+from headrace.commit.steps import unobserved
 from headrace.model.clock import ManualClock
 from headrace.model.ids import TaskId
 from headrace.state.delta import Delta
@@ -127,6 +129,15 @@ def test_what_crashes_leave_is_cleared_away(tmp_path):
     assert set(ahead) <= left
     load.check()
     load.coordinator.close()
+
+
+def test_manifests_are_deleted_before_what_they_name(tmp_path, monkeypatch):
+    disk, deleted = Disk(tmp_path), []
+    for name in (f"deltas/0_0/{1:012}-x", f"manifests/{1:012}", f"manifests/{0:012}", f"snapshots/0_0/{1:012}-x"):
+        disk.create(name, b"x")
+    monkeypatch.setattr(disk, "delete", deleted.append)
+    assert purge(disk, {f"snapshots/0_0/{1:012}-x"}, 1, unobserved) == 3
+    assert deleted == [f"manifests/{0:012}", f"manifests/{1:012}", f"deltas/0_0/{1:012}-x"]
 
 
 def test_upkeep_beside_the_batches_keeps_up(tmp_path):

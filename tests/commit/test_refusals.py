@@ -1,5 +1,7 @@
 """What does not fit: other applications, topologies, topics, logs and receipts."""
 
+import errno
+import os
 from dataclasses import replace
 
 import pytest
@@ -130,6 +132,24 @@ def test_receipts_that_do_not_belong_together_change_nothing(ground):
             coordinator.commit(1, 0, [lone])
         assert manifest_numbers(ground.storage) == [0]
         coordinator.commit(1, 0, [replace(lone, sent={})])
+
+
+@pytest.mark.parametrize("inline", [0, 1 << 20])
+def test_a_disk_that_is_full_stops_the_batch(inline, ground, monkeypatch):
+    def full(*_):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    cluster = Cluster(ground, WORDS, limit=1, inline=inline)
+    cluster.run(2)
+    written = outputs(ground.log)
+    monkeypatch.setattr(os, "link", full)
+    with pytest.raises(StorageError, match="the disk is full"):
+        cluster.run(1)
+    monkeypatch.undo()
+    cluster.kill()
+    assert outputs(ground.log) == written
+    run_to_end(ground, WORDS).close()
+    assert len(outputs(ground.log)["out", 0]) == 22
 
 
 def test_a_checkpoint_directory_that_vanishes_stops_the_batch(ground, tmp_path):

@@ -20,6 +20,8 @@ of them:
   other side, likewise;
 - cached sessions that are merged after their retention: what was passed on before is not taken back, as in Kafka
   Streams, whose cache shows them for longer than the store below it;
+- joins of cached tables with windowed ones that have no cache: whether a row can still be seen when the cache passes its
+  updates on depends on when that is;
 - timestamps of joins with a table that deletes: a deletion's timestamp is seen only if the row was there before the
   batch;
 - joins of streams with tables, and looks into stores, that a cache updates only at the end of a batch;
@@ -62,6 +64,7 @@ class Claim:
     olds: bool = True  # of a table: the old value that goes with an update is the one that was passed on before
     zeros: bool = False  # of a table: 0 counts as no value
     behind: bool = False  # of a table: who looks a key up while its update goes out sees the value before
+    fades: bool = False  # of a table: rows are out of sight when they have expired
     # Without caching, the first old value of an aggregated row is that of the initializer, and where one update changes
     # both sides of a join its old values mix: a `group_by` takes out what it was never given, as in Kafka Streams.
     odd_olds: bool = False  # of a table: that is so
@@ -131,7 +134,7 @@ def to_table(fields: Fields, claim: Claim) -> Claim | None:
         return Claim(exact=not cached(fields), deletes=claim.deletes)
     if claim.zeros or "versioned_ms" in fields:
         return None
-    return replace(claim, exact=False, prompt=False, olds=True, behind=False, odd_olds=False)
+    return replace(claim, exact=False, prompt=False, olds=True, behind=False, fades=False, odd_olds=False)
 
 
 def aggregated(op: str, fields: Fields, claims: list[Claim], windows: Fields | None, *, on_close: bool) -> Claim | None:
@@ -144,8 +147,13 @@ def aggregated(op: str, fields: Fields, claims: list[Claim], windows: Fields | N
     nulls_count = windows is not None and windows["type"] != "sliding" and op == "reduce" and claims[0].deletes
     function = (fields.get("reducer") or fields.get("agg") or {"fn": op})["fn"]
     resets = function in {"concat_reset", "null_on"} or (op == "aggregate" and "agg" not in fields)  # of a cogroup
-    odd_olds = op != "reduce" and not session
-    return Claim(exact=on_close or not cached(fields), deletes=session or nulls_count or resets, odd_olds=odd_olds)
+    exact = on_close or not cached(fields)
+    return Claim(
+        exact=exact,
+        deletes=session or nulls_count or resets,
+        fades=exact and windows is not None and "retention_ms" not in fields,
+        odd_olds=op != "reduce" and not session,
+    )
 
 
 # ------------------------------------------------------------------------------------------------------------- tables
@@ -191,7 +199,7 @@ def kept(fields: Fields, claim: Claim) -> Claim:
     if "store" not in fields:
         return claim
     exact = claim.exact and not cached(fields)
-    return replace(claim, exact=exact, prompt=claim.exact, olds=True, behind=False, odd_olds=False)
+    return replace(claim, exact=exact, prompt=claim.exact, olds=True, behind=False, fades=False, odd_olds=False)
 
 
 def joined_tables(op: str, fields: Fields, left: Claim, right: Claim) -> Claim | None:
@@ -203,7 +211,7 @@ def joined_tables(op: str, fields: Fields, left: Claim, right: Claim) -> Claim |
             for one, other in ((left, right), (right, left))
         )
         both_delete = op == "join" and left.deletes and right.deletes
-        if too_late or both_delete or left.zeros or right.zeros or left.behind or right.behind:
+        if too_late or both_delete or any(one.zeros or one.behind or one.fades for one in (left, right)):
             return None
     return Claim(
         exact=both_exact and not (stored and cached(fields)),

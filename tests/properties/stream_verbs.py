@@ -171,6 +171,8 @@ def cogroup(w: Writer, n: Node) -> Node:
 
 # ------------------------------------------------------------------------------------------------------------- joins
 def join_stream(w: Writer, n: Node) -> Node:
+    if sum("windows" in s and "joiner" in s for s in w.statements) >= 3:
+        raise Discarded  # each may multiply what the one before it gave
     other = w.pick([n, *(x for x in w.live if (x.kind, x.key) == ("stream", n.key))])
     n, other, region = w.meet(n, other) if other is not n else (n, n, w.landing(n))
     joiner, value = w.pick(f.STREAM_JOINERS)

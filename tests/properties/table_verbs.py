@@ -38,8 +38,9 @@ def to_stream(w: Writer, n: Node) -> Node:
 
 
 def suppress(w: Writer, n: Node) -> Node:
-    if n.versioned is not None:
-        raise Discarded  # is refused
+    # Versioned tables cannot be suppressed; the table of a windowed cogroup counts as one if its streams come from one.
+    if n.versioned is not None or (not n.joinable and any(x.versioned is not None for x in w.live)):
+        raise Discarded
     closes = n.windows is not None and n.windows["type"] != "unlimited"
     if closes and w.chance(2):
         return w.table("suppress", n, {"kind": "until_window_closes", "buffer": {"unbounded": True}})

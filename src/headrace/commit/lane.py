@@ -49,13 +49,13 @@ class Lane:
                 self._changed.wait_for(lambda: self._error or not (self._waiting or self._busy))
         self.check()
 
-    def stop(self) -> None:
-        """Lets the piece of work that is under way come to its end, and no other begin."""
+    def stop(self, patience: float | None = None) -> None:
+        """Lets the piece of work that is under way come to its end, for some seconds or for ever, and no other begin."""
         with self._changed:
             self._open = False
             self._changed.notify_all()
         if self._room:
-            self._thread.join()
+            self._thread.join(patience)
 
     def _run(self) -> None:
         while True:

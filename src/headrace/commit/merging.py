@@ -43,7 +43,7 @@ def purge(storage: Storage, needed: Collection[str], upto: int, at_step: AtStep)
     garbage = [name for name in names if (number := number_of(name)) is not None and number <= upto]
     garbage = [name for name in garbage if name not in needed]
     # Manifests first: one that is there must find what it names.
-    pass
+    garbage.sort(key=lambda name: not name.startswith(MANIFESTS))
     with step(PURGE, at_step):
         for name in garbage:
             storage.delete(name)

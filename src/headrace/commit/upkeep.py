@@ -18,6 +18,7 @@ from headrace.commit.steps import AtStep
 from headrace.commit.storage import Storage
 from headrace.model.ids import TaskId
 
+_PATIENCE = 5.0  # seconds; a merge that goes on for longer makes a file that nobody will name
 _log = logging.getLogger(__name__)
 
 
@@ -73,7 +74,7 @@ class Upkeep:
 
     def stop(self) -> None:
         self._stopping = True
-        self._lane.stop()
+        self._lane.stop(_PATIENCE)
 
     def _job(self, ledger: Ledger, task: TaskId) -> Merge | None:
         chain = ledger.standing(task).chain
