@@ -20,8 +20,8 @@ of them:
   other side, likewise;
 - cached sessions that are merged after their retention: what was passed on before is not taken back, as in Kafka
   Streams, whose cache shows them for longer than the store below it;
-- joins of cached tables with windowed ones that have no cache: whether a row can still be seen when the cache passes its
-  updates on depends on when that is;
+- joins of cached tables with windowed ones that have no cache: whether a row can still be seen when the cache passes
+  its updates on depends on when that is;
 - timestamps of joins with a table that deletes: a deletion's timestamp is seen only if the row was there before the
   batch;
 - joins of streams with tables, and looks into stores, that a cache updates only at the end of a batch;

@@ -50,7 +50,7 @@ class Lane:
         self.check()
 
     def stop(self, patience: float | None = None) -> None:
-        """Lets the piece of work that is under way come to its end, for some seconds or for ever, and no other begin."""
+        """Lets what is under way come to its end, for some seconds or for ever, and nothing else begin."""
         with self._changed:
             self._open = False
             self._changed.notify_all()
