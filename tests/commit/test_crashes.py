@@ -173,7 +173,7 @@ class Mortal:
 
 
 @pytest.mark.parametrize("when", ["before", "after"])
-@pytest.mark.parametrize("nth", range(1, 60, 3))
+@pytest.mark.parametrize("nth", range(1, 60, 5))
 def test_any_file_may_be_the_last_that_was_made_or_deleted(nth, when, tmp_path, undisturbed):
     place, killer = ground("disk", tmp_path, WORDS), Killer(f"{when} change", nth, nth + 9)
     mortal: Any = Mortal(place.storage, killer)

@@ -62,7 +62,8 @@ def checkpoint(request, tmp_path_factory):
     result = outputs(log), undisturbed.stores()
     undisturbed.close()
     shutil.rmtree(place.with_name("copy"))
-    return ground, place, result
+    damages = DAMAGES if request.param == "not delivered" else ("flip in the middle", "gone")
+    return ground, place, result, damages
 
 
 def ended(ground: Ground) -> tuple[dict, str]:
@@ -74,10 +75,10 @@ def ended(ground: Ground) -> tuple[dict, str]:
 
 
 def test_every_damage_is_named_or_repaired(checkpoint, tmp_path):
-    ground, directory, undisturbed = checkpoint
+    ground, directory, undisturbed, damages = checkpoint
     seen = Counter()
     for name in ground.storage.names():
-        for kind in DAMAGES:
+        for kind in damages:
             place = tmp_path / "damaged"
             shutil.copytree(directory, place)
             damage(place / name, kind)
@@ -91,8 +92,7 @@ def test_every_damage_is_named_or_repaired(checkpoint, tmp_path):
                 assert (outputs(again.log), stores) == undisturbed, f"{kind} of {name}"
             seen["named" if error else "repaired or not needed"] += 1
             shutil.rmtree(place)
-    assert seen["named"] > 10
-    assert seen["repaired or not needed"] > 10
+    assert min(seen["named"], seen["repaired or not needed"]) > 2 * len(damages)
 
 
 def test_the_label_of_a_checkpoint_is_written_anew(tmp_path, caplog):

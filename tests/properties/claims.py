@@ -44,11 +44,11 @@ Fields = dict[str, Any]
 
 BY_KEY = {"always", "key_not_null", "key_eq", "key_contains"}  # predicates
 SEES_NO_NULL = {"value_contains", "value_eq", "value_gt", "value_lt", "value_even", "value_not_null"}  # predicates
-OF_NULL = {"with_key", "null_to", "const"}  # value mappers that make a value of None
+OF_NULL = {"with_key", "null_to", "const", "key_as_value"}  # value mappers that make a value of None
 OF_KEY = {"same", "key_append", "key_length", "key_first_char", "const_key", "unwindow"}  # key selectors
 ONE_TO_ONE = {"same", "key_append"}  # key selectors
 NEVER_NULL = {"concat", "concat_key", "sum"}  # joiners
-TURNS_NULL = {"null_if_contains", "key_as_value"}  # value mappers
+TURNS_NULL = {"null_if_contains"}  # value mappers that make None of a value
 STATELESS = {"forward", "emit_twice", "add_header", "v_upper", "v_emit_twice", "v_filter"}  # processors
 COUNTING = {"running_count", "count_punctuate", "window_count", "v_count", "tick"}  # processors that forward no None
 
@@ -112,7 +112,7 @@ def of_stream(op: str, fields: Fields, claim: Claim) -> Claim | None:
 
 def mapped(claim: Claim, mapper: str) -> Claim:
     if mapper in OF_NULL:
-        return replace(claim, deletes=False)
+        return replace(claim, deletes=mapper == "key_as_value")  # keys of streams may be None
     return replace(claim, deletes=claim.deletes or mapper in TURNS_NULL)
 
 

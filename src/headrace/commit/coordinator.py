@@ -101,10 +101,13 @@ class Coordinator:
                 storage, world.clock, me=world.me, lease=habits.lease, above=ledger.epoch, gone=world.gone
             )
         draft = Draft(checkpoint=checkpoint, application=application, epoch=ownership.epoch)
+        coordinator = None
         try:
             coordinator = cls(storage, log, ownership, draft, habits, world.at_step)
             coordinator._take_over(fingerprint, topics or {}, positions or {})
         except Exception:
+            if coordinator is not None:
+                coordinator.abandon()
             ownership.release()
             raise
         return coordinator
@@ -147,7 +150,7 @@ class Coordinator:
     @property
     def spoilt(self) -> frozenset[TaskId]:
         """Tasks whose state can be read no more from the checkpoint: let them hand back all of it."""
-        return frozenset(self._upkeep.spoilt)
+        return self._upkeep.spoilt
 
     def commit(
         self,

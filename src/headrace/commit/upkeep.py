@@ -34,7 +34,7 @@ class Upkeep:
         self._merging: dict[TaskId, Merge] = {}  # until a manifest names the file
         self._done: SimpleQueue[tuple[Merge, Link | None]] = SimpleQueue()
         self._clean = False
-        self.spoilt: set[TaskId] = set()
+        self.spoilt: frozenset[TaskId] = frozenset()
 
     def start(self, ledger: Ledger, tasks: Iterable[TaskId], *, clean: bool) -> None:
         """Merges the chains of some tasks, as far as they need it, and deletes what is not needed if it is time to."""
@@ -67,7 +67,7 @@ class Upkeep:
 
     def heal(self, tasks: Iterable[TaskId]) -> None:
         """All of their state was written anew."""
-        self.spoilt.difference_update(tasks)
+        self.spoilt -= frozenset(tasks)
 
     def check(self) -> None:
         self._lane.check()
@@ -99,7 +99,7 @@ class Upkeep:
         try:
             return merge_links(self._storage, job, self._at_step)
         except CheckpointCorruptedError as error:
-            self.spoilt.add(job.task)
+            self.spoilt |= {job.task}
             _log.error("the checkpoint is damaged, task %s cannot be restored from it: %s", job.task, error)
         except StorageError as error:
             _log.warning("the deltas of task %s are not merged for now: %s", job.task, error)
