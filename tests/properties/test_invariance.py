@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
 from hypothesis import given
 
 from tests.properties.cases import AT_ONCE, ONE_BY_ONE, RESTARTED, Case, Piped, random_case
@@ -27,9 +26,6 @@ def every_cut_gives_the_same(case: Case) -> None:
             expect(f"{name}, {part}", getattr(actual, part), getattr(expected, part))
 
 
-@pytest.mark.xfail(
-    strict=True, reason="after a restart schedules that are due together fire in the order they were made"
-)
 def test_punctuators_that_are_due_together_fire_in_the_same_order_after_a_restart():
     # At 309 the second fires, as it was due at 0, then the first, as it was due at 15: both are due again at 315.
     topology: list[Spec] = [{"id": "in", "op": "stream", "topic": "in", "key": "string", "value": "string"}]

@@ -88,7 +88,8 @@ class Context:
         # Schedules are told apart by the order in which a processor makes them. Those of `init` are found again after a
         # restart; one that is made later begins anew whenever it is made.
         self._schedules += 1
-        due = self._env.state.cell(f"{self.node}/schedule {self._schedules} {punctuation.value} {every}", None)
+        name = f"{self.node}/schedule {self._schedules} {punctuation.value} {every}"
+        due = self._env.state.cell(name, None)
         if self.started or due.value is None:
             due.value = first
         guarded = self._guard(self.node, f)
@@ -100,7 +101,7 @@ class Context:
             finally:
                 here.row = row
 
-        schedule = Schedule(every, call, due)
+        schedule = Schedule(name, every, call, due)
         self._punctuations[punctuation].add(schedule)
         return schedule
 

@@ -25,6 +25,14 @@ class TimeHeap(Generic[T]):
     def __len__(self) -> int:
         return len(self._items)
 
+    def items(self) -> list[T]:
+        """All items, in the order in which the heap holds them."""
+        return [item for _, item in self._items]
+
+    def arrange(self, items: list[tuple[int, T]]) -> None:
+        """Holds these items in this order, which is one that `items` gave."""
+        self._items = items
+
     def peek(self) -> tuple[int, T]:
         return self._items[0]
 

@@ -13,10 +13,11 @@ NEVER = 2**63  # after all timestamps
 class Schedule:
     """A function that is called at every interval, until it is cancelled."""
 
-    __slots__ = ("call", "cancelled", "interval", "next")
+    __slots__ = ("call", "cancelled", "interval", "name", "next")
 
-    def __init__(self, interval: int, call: Callable[[int], None], next_time: Cell) -> None:
-        self.interval, self.call, self.next, self.cancelled = interval, call, next_time, False
+    def __init__(self, name: str, interval: int, call: Callable[[int], None], next_time: Cell) -> None:
+        self.name, self.interval, self.call = name, interval, call
+        self.next, self.cancelled = next_time, False
 
     def cancel(self) -> None:
         self.cancelled = True
@@ -37,6 +38,19 @@ class Punctuations:
     def add(self, schedule: Schedule) -> None:
         self._heap.push(schedule.next.value, schedule)
         self.due = self._heap.peek()[0]
+
+    @property
+    def order(self) -> bytes:
+        """The schedules as the heap holds them: of those that are due together it says which goes first."""
+        return "\0".join(schedule.name for schedule in self._heap.items()).encode()
+
+    def arrange(self, order: bytes) -> None:
+        """After a restart: the order of before, if these are the schedules of before."""
+        known = {schedule.name: schedule for schedule in self._heap.items()}
+        names = order.decode().split("\0")
+        if known and sorted(names) == sorted(known):
+            self._heap.arrange([(known[name].next.value, known[name]) for name in names])
+            self.due = self._heap.peek()[0]
 
     def run(self, now: int) -> None:
         """Calls what is due; each schedule once, however long ago it was due."""

@@ -72,6 +72,11 @@ class Task:
         self._flushers = [env.flushers[store] for store in self.state.specs if store in env.flushers]
         self._stream_punctuations = self._program.punctuations[Punctuation.STREAM_TIME]
         self._inlets = self._by_topic()
+        self._orders = [
+            (some, self.state.cell(f"task/{kind.value}", b"")) for kind, some in self._program.punctuations.items()
+        ]
+        for punctuations, order in self._orders:
+            punctuations.arrange(order.value)
         self._patterns = [node for name in nodes if isinstance(node := graph.nodes[name], n.Source) and node.pattern]
 
     def _open(self, engine: Engine, serdes: Serdes, config: Config) -> TaskState:
@@ -206,6 +211,8 @@ class Task:
         while True in [flush() for flush in self._flushers]:
             pass  # what one cache lets out may have come into another
         self._stream_time.value = self.here.stream_time
+        for punctuations, order in self._orders:
+            order.value = punctuations.order
         delta = self.state.commit(version)
         result = Result(self._outbox.copy(), delta, dict(self._dropped))
         self._outbox.clear()
