@@ -12,8 +12,9 @@ from pathlib import Path
 from types import FrameType, TracebackType
 from typing import Any, Self
 
-from headrace.commit.coordinator import Coordinator, Habits
+from headrace.commit.coordinator import Coordinator, Habits, World
 from headrace.commit.fingerprint import fingerprint_of
+from headrace.commit.steps import AtStep, unobserved
 from headrace.commit.storage import open_storage
 from headrace.config import Config
 from headrace.errors import StreamsError
@@ -48,6 +49,7 @@ class Application:
         guarantee: str | None = None,
         spark: Any = None,  # a SparkSession; without one Headrace makes its own
         config: Mapping[str, Any] | None = None,
+        at_step: AtStep = unobserved,  # told of every step of a batch, in whichever process it is taken
     ) -> None:
         self.application_id, self._graph = application_id, topology.graph()
         self._plan = plan(self._graph)
@@ -56,6 +58,7 @@ class Application:
         self._address, self._checkpoint = log, checkpoint or f"{application_id}-checkpoint"
         local = state_dir or self._config.state_dir or str(Path(tempfile.gettempdir()) / "headrace")
         self._state, self._spark = local, spark
+        self._at_step = at_step
         self._host: Host | None = None
 
     # ------------------------------------------------------------------------------------------- starting, stopping
@@ -73,6 +76,7 @@ class Application:
             topics={name: self._log.topic(name).id for name in topics},
             positions={at: extent.earliest for at, extent in self._log.extents(sorted(topics)).items()},
             habits=Habits(exactly_once=self._config.processing_guarantee == "exactly_once"),
+            world=World(at_step=self._at_step),
         )
         self._topics = sorted(topics)
         spark = self._spark or session()
@@ -98,6 +102,7 @@ class Application:
             log=self._address,
             checkpoint=self._checkpoint,
             state=self._state,
+            at_step=self._at_step,
         )
 
     def _prepare_topics(self, log: Log) -> set[str]:

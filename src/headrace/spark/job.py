@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
+from headrace.commit.steps import AtStep, unobserved
 from headrace.config import Config
 from headrace.model.ids import TaskId
 from headrace.model.partitioner import partition_of
@@ -29,6 +30,8 @@ class Job:
     state: str  # the local directory
     checkpoint_id: str = ""
     slots: int = 1  # Spark partitions of every level
+    inline: int = 256 * 1024  # bytes of a receipt that travel with it; the rest goes by file
+    at_step: AtStep = unobserved  # told of every step, in whichever process it is taken
 
     def reads(self, number: int, topic: str) -> bool:
         """Whether a stage reads a topic of the log."""

@@ -12,6 +12,7 @@ import pyarrow as pa
 from pyspark import cloudpickle
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
 
+from headrace.commit.steps import RANGES_PLANNED, step
 from headrace.log.open import open_log
 from headrace.model.ids import TaskId
 from headrace.spark import wire
@@ -53,7 +54,8 @@ class Reader(DataSourceStreamReader):
         ends = list(self._ends(control))
         due = bool(ends or control.carried or (control.due is not None and control.due <= clock))
         if due and not control.paused:
-            self._last = {"n": control.number + 1, "clock": clock, "ends": ends}
+            with step(RANGES_PLANNED, self._open()[0].at_step):
+                self._last = {"n": control.number + 1, "clock": clock, "ends": ends}
         return self._last or start or self.initialOffset()
 
     def _ends(self, control: Control) -> Iterator[tuple[str, int, int, int, bool]]:

@@ -13,6 +13,7 @@ from headrace.commit.outbox import decode_rows, encode_rows
 from headrace.commit.pieces import read_piece
 from headrace.commit.receipt import encode_receipt, new_attempt
 from headrace.commit.restore import READY, LmdbHome, MemoryHome, restore
+from headrace.commit.steps import TASK_RUN, step
 from headrace.commit.storage import open_storage
 from headrace.log.open import open_log
 from headrace.model.ids import TaskId, TopicPartition
@@ -23,7 +24,6 @@ from headrace.spark import wire
 from headrace.spark.job import Job
 from headrace.state.engine import Version
 
-INLINE = 256 * 1024  # bytes of a receipt that travel with it; the rest goes by file
 WARM: dict[str, Workshop] = {}
 
 
@@ -60,7 +60,8 @@ class Workshop:
             some = decode_rows(chunk.packed)
             consumed[chunk.attempt] = consumed.get(chunk.attempt, 0) + len(some)
             received += some
-        result, positions = self._run(task, order, orders, attempt, rows, received)
+        with step(TASK_RUN, job.at_step):
+            result, positions = self._run(task, order, orders, attempt, rows, received)
         sent, carried, outbox = self._sorted_out(result, task_id)
         for target, target_rows in sent.items():
             message = wire.Rows(
@@ -77,7 +78,7 @@ class Workshop:
             sent={target: len(some) for target, some in sent.items()},
             consumed=consumed,
         )
-        receipt = hand_back(self.storage, attempt, given, self._partitions, inline=INLINE)
+        receipt = hand_back(self.storage, attempt, given, self._partitions, inline=job.inline, at_step=job.at_step)
         yield job.slot_of(task_id), wire.RECEIPT + encode_receipt(receipt)
 
     def _task(self, task_id: TaskId, base: Version | None, orders: wire.Orders) -> Task:
