@@ -19,13 +19,14 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Config:
-    """Every setting under Kafka Streams' name, with an underscore for each dot.
+    """Every setting under Kafka Streams' name, with an underscore for each dot, and some of our own.
 
     `default_key_serde`, `default_value_serde` and `default_timestamp_extractor` are kept as they were given: an object,
     or the name of a Kafka class. `extra` has what is not understood, under the names that were given.
     """
 
     application_id: str | None = None
+    batch_max_records: int = 200_000  # of one partition, in one batch; ours
     bootstrap_servers: str | None = None
     buffered_records_per_partition: int = 1000
     commit_interval_ms: int = 100
@@ -45,6 +46,7 @@ class Config:
     processing_exception_handler_global_enabled: bool = False
     processing_guarantee: Guarantee = "exactly_once"
     production_exception_handler: Handler = "fail"
+    receipt_max_bytes: int = 262_144  # of what a task did that travel to the driver; more goes by file; ours
     replication_factor: int = -1
     state_cleanup_delay_ms: int = 600_000
     state_dir: str | None = None
@@ -80,6 +82,7 @@ class Config:
 
 _READERS: dict[str, Callable[[Any], Any]] = {
     "application_id": values.text,
+    "batch_max_records": values.positive,
     "bootstrap_servers": values.text,
     "buffered_records_per_partition": values.positive,
     "commit_interval_ms": values.milliseconds,
@@ -99,6 +102,7 @@ _READERS: dict[str, Callable[[Any], Any]] = {
     "processing_exception_handler_global_enabled": values.yes_or_no,
     "processing_guarantee": values.guarantee,
     "production_exception_handler": values.handler,
+    "receipt_max_bytes": values.whole,
     "replication_factor": values.any_whole,
     "state_cleanup_delay_ms": values.milliseconds,
     "state_dir": values.text,

@@ -8,8 +8,6 @@ import msgspec
 
 from headrace.commit.ledger import Ledger
 
-AT_MOST = 200_000  # records of one partition in one batch
-
 
 class Control(msgspec.Struct, frozen=True):
     """Where everything stands after the last batch that was committed."""
@@ -19,7 +17,7 @@ class Control(msgspec.Struct, frozen=True):
     versions: list[tuple[int, int, int, str]]  # stage, partition, number, attempt
     carried: list[tuple[int, int]]  # tasks for which rows wait
     due: int | None  # when the wall clock next has work
-    at_most: int = AT_MOST
+    at_most: int  # records of one partition in one batch
     paused: bool = False  # no further batch
 
 
@@ -33,7 +31,7 @@ def read_control(path: Path) -> Control:
     return msgspec.json.decode(path.read_bytes(), type=Control)
 
 
-def control_of(ledger: Ledger, *, paused: bool = False) -> Control:
+def control_of(ledger: Ledger, at_most: int, *, paused: bool = False) -> Control:
     standing = ((task, at.version) for task, at in ledger.tasks.items())
     versions = [(t.subtopology, t.partition, v.number, v.attempt) for t, v in standing if v is not None]
     return Control(
@@ -42,5 +40,6 @@ def control_of(ledger: Ledger, *, paused: bool = False) -> Control:
         versions=versions,
         carried=[(rows.target.subtopology, rows.target.partition) for rows in ledger.carried],
         due=ledger.due,
+        at_most=at_most,
         paused=paused,
     )

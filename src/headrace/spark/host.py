@@ -28,7 +28,7 @@ class Host:
     """One query: level 0 runs in its source, each deeper level is a shuffle and a map, and every batch is committed."""
 
     def __init__(self, spark: SparkSession, job: Job, coordinator: Coordinator) -> None:
-        self._coordinator = coordinator
+        self._coordinator, self._at_most = coordinator, job.config.batch_max_records
         # Spark's own checkpoint is disposable: where to go on is in the manifests.
         self._folder = Path(tempfile.mkdtemp(prefix="headrace-"))
         self._control, job_path = self._folder / "control", self._folder / "job"
@@ -47,7 +47,7 @@ class Host:
 
     def _tell(self) -> None:
         """Tells the process that plans batches where everything stands."""
-        write_control(self._control, control_of(self._coordinator.ledger, paused=self._paused))
+        write_control(self._control, control_of(self._coordinator.ledger, self._at_most, paused=self._paused))
 
     def _commit(self, frame: DataFrame, _: int) -> None:
         """Collects the receipts of a batch, and makes it happen."""

@@ -30,7 +30,6 @@ class Job:
     state: str  # the local directory
     checkpoint_id: str = ""
     slots: int = 1  # Spark partitions of every level
-    inline: int = 256 * 1024  # bytes of a receipt that travel with it; the rest goes by file
     at_step: AtStep = unobserved  # told of every step, in whichever process it is taken
 
     def reads(self, number: int, topic: str) -> bool:

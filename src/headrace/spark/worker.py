@@ -78,7 +78,8 @@ class Workshop:
             sent={target: len(some) for target, some in sent.items()},
             consumed=consumed,
         )
-        receipt = hand_back(self.storage, attempt, given, self._partitions, inline=job.inline, at_step=job.at_step)
+        inline, at_step = job.config.receipt_max_bytes, job.at_step
+        receipt = hand_back(self.storage, attempt, given, self._partitions, inline=inline, at_step=at_step)
         yield job.slot_of(task_id), wire.RECEIPT + encode_receipt(receipt)
 
     def _task(self, task_id: TaskId, base: Version | None, orders: wire.Orders) -> Task:
