@@ -1,0 +1,206 @@
+"""A real Kafka broker for tests: one process, no containers, nothing to install but Java."""
+
+from __future__ import annotations
+
+import base64
+import os
+import shutil
+import signal
+import socket
+import struct
+import subprocess
+import tempfile
+import time
+import uuid
+from pathlib import Path
+from types import TracebackType
+from typing import IO, Self
+
+from headrace.errors import StreamsError
+from headrace.testing.jars import kafka_jars
+
+# Short-lived and beside the tests that use it: the JIT compiler's second stage and a parallel GC would only compete.
+_JVM = ("-Xmx1g", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Djava.awt.headless=true")
+_START_TIMEOUT = 90.0  # seconds; it takes 3 to 6, and much longer on a busy machine
+_API_VERSIONS = struct.pack(">hhi h", 18, 0, 7, -1)  # key, version, correlation, no client id
+_SETTINGS = """\
+process.roles=broker,controller
+node.id=1
+controller.quorum.voters=1@127.0.0.1:{controller}
+listeners=PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller}
+advertised.listeners=PLAINTEXT://127.0.0.1:{port}
+controller.listener.names=CONTROLLER
+listener.security.protocol.map=CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT
+log.dirs={data}
+num.partitions=1
+auto.create.topics.enable=false
+offsets.topic.replication.factor=1
+offsets.topic.num.partitions=4
+transaction.state.log.replication.factor=1
+transaction.state.log.min.isr=1
+transaction.state.log.num.partitions=4
+share.coordinator.state.topic.replication.factor=1
+share.coordinator.state.topic.min.isr=1
+share.coordinator.state.topic.num.partitions=4
+# A broker that was killed comes back only when its last session is over.
+broker.session.timeout.ms=1000
+broker.heartbeat.interval.ms=100
+group.initial.rebalance.delay.ms=0
+group.min.session.timeout.ms=100
+# The times of records are often those of a recording, or small numbers.
+log.retention.ms=-1
+log.message.timestamp.after.max.ms=9223372036854775807
+"""
+_LOGGING = """\
+rootLogger.level = WARN
+rootLogger.appenderRefs = stdout
+rootLogger.appenderRef.stdout.ref = STDOUT
+appender.console.type = Console
+appender.console.name = STDOUT
+appender.console.layout.type = PatternLayout
+appender.console.layout.pattern = %d %p %m (%c)%n
+"""
+
+
+class KafkaBroker:
+    """A single Kafka broker with a port and a directory of its own; `with KafkaBroker() as broker:` starts and ends it.
+
+    `address` is what `open_log` and `Application(log=...)` take, `bootstrap` what Kafka's own clients take. The jars
+    are fetched once. For tests of faults there are `kill`, `restart`, `pause`, `resume`. `settings` are the broker's.
+    """
+
+    def __init__(self, directory: Path | str | None = None, settings: dict[str, str] | None = None) -> None:
+        java = _java()
+        self._is_own_directory = directory is None
+        self.directory = Path(tempfile.mkdtemp(prefix="headrace-broker-") if directory is None else directory)
+        self.port, self._controller = _free_port(), _free_port()
+        self._command = [java, *_JVM, f"-Dlog4j2.configurationFile={self.directory}/log4j2.properties"]
+        self._command += ["-cp", f"{kafka_jars(java)}/*"]
+        self._process: subprocess.Popen[bytes] | None = None
+        self._set_up(settings or {})
+        self._start()
+
+    @property
+    def bootstrap(self) -> str:
+        return f"127.0.0.1:{self.port}"
+
+    @property
+    def address(self) -> str:
+        return f"kafka://{self.bootstrap}"
+
+    @property
+    def output(self) -> Path:
+        """The file with what the broker says."""
+        return self.directory / "broker.log"
+
+    @property
+    def pid(self) -> int:
+        return self._running().pid
+
+    # ------------------------------------------------------------------------------------------------------- faults
+    def kill(self) -> None:
+        """Ends it at once, as a crash would."""
+        process = self._running()
+        process.kill()
+        process.wait()
+        self._process = None
+
+    def restart(self) -> None:
+        """Starts it again on what is in its directory, after a crash if it still runs."""
+        if self._process is not None:
+            self.kill()
+        self._start()
+
+    def pause(self) -> None:
+        """Stops it in the middle of whatever it does; connections stay open and nobody answers."""
+        self._running().send_signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        self._running().send_signal(signal.SIGCONT)
+
+    def close(self) -> None:
+        """Ends it and forgets what it stored, unless the directory was given."""
+        if self._process is not None:
+            self.kill()
+        if self._is_own_directory:
+            shutil.rmtree(self.directory, ignore_errors=True)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    # --------------------------------------------------------------------------------------------------- how it runs
+    def _running(self) -> subprocess.Popen[bytes]:
+        if self._process is None:
+            raise StreamsError("the broker was killed: restart() it")
+        return self._process
+
+    def _set_up(self, settings: dict[str, str]) -> None:
+        self.directory.mkdir(parents=True, exist_ok=True)
+        fixed = _SETTINGS.format(port=self.port, controller=self._controller, data=self.directory / "data")
+        lines = [f"{name}={value}\n" for name, value in settings.items()]
+        self._properties.write_text(fixed + "".join(lines), encoding="utf-8")
+        (self.directory / "log4j2.properties").write_text(_LOGGING, encoding="utf-8")
+        if not (self.directory / "data").is_dir():
+            cluster = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
+            with self.output.open("ab") as output:
+                self._run("kafka.tools.StorageTool", "format", "-t", cluster, "-c", str(self._properties), to=output)
+
+    @property
+    def _properties(self) -> Path:
+        return self.directory / "server.properties"
+
+    def _run(self, *arguments: str, to: IO[bytes]) -> None:
+        done = subprocess.run([*self._command, *arguments], stdout=to, stderr=subprocess.STDOUT, check=False)  # noqa: S603
+        if done.returncode:
+            raise self._failure("could not be set up")
+
+    def _start(self) -> None:
+        arguments = [*self._command, "kafka.Kafka", str(self._properties)]
+        with self.output.open("ab") as output:
+            # A session of its own: Ctrl-C is for the tests, which then end it.
+            self._process = subprocess.Popen(  # noqa: S603
+                arguments, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT, start_new_session=True
+            )
+        end = time.monotonic() + _START_TIMEOUT
+        while not _answers(self.port):
+            if self._process.poll() is not None:
+                self._process = None
+                raise self._failure("ended while it started")
+            if time.monotonic() > end:
+                self.kill()
+                raise self._failure(f"did not answer within {_START_TIMEOUT:g} seconds")
+            time.sleep(0.05)
+
+    def _failure(self, what: str) -> StreamsError:
+        last = self.output.read_text(encoding="utf-8", errors="replace").splitlines()[-15:]
+        return StreamsError(f"the Kafka broker {what}; the end of {self.output}:\n" + "\n".join(last))
+
+
+def _java() -> str:
+    home = os.environ.get("JAVA_HOME")
+    found = shutil.which("java", path=f"{home}/bin") if home else shutil.which("java")
+    if found is None:
+        where = f"in JAVA_HOME ({home})" if home else "on the PATH, and JAVA_HOME is not set"
+        raise StreamsError(f"a Kafka broker needs Java 17 or newer, and there is no `java` {where}")
+    return found
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+def _answers(port: int) -> bool:
+    """Whether a broker answers the first question that every client asks."""
+    try:
+        with socket.create_connection(("127.0.0.1", port), timeout=1) as connection:
+            connection.sendall(struct.pack(">i", len(_API_VERSIONS)) + _API_VERSIONS)
+            return connection.recv(8)[4:8] == _API_VERSIONS[4:8]
+    except OSError:
+        return False
