@@ -1,0 +1,33 @@
+"""Interactive queries: questions to the stores of an application, answered as of a batch."""
+
+from headrace.query.errors import (
+    BatchNotKeptError,
+    PositionNotReachedError,
+    StoreNotReadyError,
+    UnknownStoreError,
+    UnsuitableQueryError,
+)
+from headrace.query.follower import Follower, Freshness
+from headrace.query.position import Position, QueryResult
+from headrace.query.queries import (
+    KeyQuery,
+    MultiVersionedKeyQuery,
+    PrefixQuery,
+    Query,
+    RangeQuery,
+    SessionKeyQuery,
+    SessionRangeQuery,
+    TimestampedKeyQuery,
+    TimestampedRangeQuery,
+    VersionedKeyQuery,
+    WindowKeyQuery,
+    WindowRangeQuery,
+)
+from headrace.query.snapshot import Snapshot
+
+__all__ = [
+    "BatchNotKeptError", "Follower", "Freshness", "KeyQuery", "MultiVersionedKeyQuery", "Position",
+    "PositionNotReachedError", "PrefixQuery", "Query", "QueryResult", "RangeQuery", "SessionKeyQuery",
+    "SessionRangeQuery", "Snapshot", "StoreNotReadyError", "TimestampedKeyQuery", "TimestampedRangeQuery",
+    "UnknownStoreError", "UnsuitableQueryError", "VersionedKeyQuery", "WindowKeyQuery", "WindowRangeQuery",
+]  # fmt: skip
