@@ -8,9 +8,12 @@ import pytest
 from headrace.log.filelog import FileLog
 from headrace.log.protocol import Log
 from headrace.model.clock import ManualClock
+from tests.kafka.fixtures import broker_address, warm
+from tests.kafka.room import Room
 from tests.log.harness import NOW, file_log, scratch
 
-LOGS = {"file": file_log}
+__all__ = ["broker_address", "warm"]
+LOGS = ["file", pytest.param("kafka", marks=pytest.mark.kafka)]
 
 
 @pytest.fixture
@@ -27,7 +30,8 @@ def clock() -> ManualClock:
 @pytest.fixture(params=LOGS)
 def log(request: pytest.FixtureRequest, directory: Path, clock: ManualClock) -> Iterator[Log]:
     """Any kind of log, with the topics a and b."""
-    with LOGS[request.param](directory, clock) as log:
+    is_kafka = request.param == "kafka"
+    with Room(request.getfixturevalue("warm"), clock) if is_kafka else file_log(directory, clock) as log:
         log.create_topic("a")
         log.create_topic("b", 3)
         yield log

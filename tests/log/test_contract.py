@@ -13,6 +13,7 @@ from headrace.log.errors import (
     TopicExistsError,
     UnknownTopicError,
 )
+from headrace.log.filelog import FileLog
 from headrace.log.packing import pack
 from headrace.log.protocol import Chunk, Extent, Log, Records, Stamp
 from headrace.model.clock import ManualClock
@@ -24,7 +25,7 @@ B1, B2 = TopicPartition("b", 1), TopicPartition("b", 2)
 
 # ----------------------------------------------------------------------------------------------------------- topics
 def test_topics_have_partitions_a_complete_configuration_and_an_id(log: Log):
-    topic = log.create_topic("c", 4, {"retention.ms": 1000, "segment.bytes": 1})
+    topic = log.create_topic("c", 4, {"retention.ms": 1000, "segment.bytes": 1 << 20})
     assert (topic.name, topic.partitions, topic.config["retention.ms"]) == ("c", 4, "1000")
     assert topic.config["cleanup.policy"] == "delete"
     assert list(log.topics()) == ["a", "b", "c"]
@@ -170,19 +171,36 @@ def test_large_and_many_records_are_fine(log: Log):
 
 
 def test_records_over_the_limit_are_refused(log: Log):
-    log.alter_config("a", {"max.message.bytes": 10})
-    log.append([(A, Records([b"12345"], [b"12345"], [1]))])
+    log.alter_config("a", {"max.message.bytes": 1000})
+    log.append([(A, Records([b"k" * 400], [b"v" * 500], [1]))])
     for bad in (
-        Records([b"12345"], [b"123456"], [1]),
-        Records([b"1"], [b"2"], [1], [(("header", b"345"),)]),
-        pack(records(b"x" * 11, key=None)),
+        Records([b"k" * 500], [b"v" * 501], [1]),
+        Records([b"1"], [b"2"], [1], [(("header", b"h" * 993),)]),
+        pack(records(b"x" * 1001, key=None)),
     ):
-        with pytest.raises(RecordTooLargeError, match=r"whose max\.message\.bytes is 10"):
+        with pytest.raises(RecordTooLargeError, match=r"whose max\.message\.bytes is 1000"):
             log.append([(A, bad)])
-    assert len(rows(log, A)) == 1
+    log.append([(A, records(*[b"x" * 100] * 50))])  # many small ones are fine
+    assert len(rows(log, A)) == 51
 
 
-def test_the_log_gives_the_time_where_it_is_told_to(log: Log, clock: ManualClock):
+def test_exactly_the_limit_is_not_over_it(embedded: FileLog):
+    embedded.alter_config("a", {"max.message.bytes": 10})
+    embedded.append([(A, Records([b"12345"], [b"12345"], [1]))])
+    with pytest.raises(RecordTooLargeError):
+        embedded.append([(A, Records([b"12345"], [b"123456"], [1]))])
+
+
+def test_the_log_gives_the_time_where_it_is_told_to(log: Log):
+    log.alter_config("a", {"message.timestamp.type": "LogAppendTime"})
+    log.append([(A, records(b"1", b"2", at=5)), (B, records(b"3", at=5))])
+    first, second = (row[3] for row in rows(log, A))
+    assert first == second > 5
+    assert [row[3] for row in rows(log, B)] == [5]
+
+
+def test_the_time_that_the_log_gives_is_its_clocks(embedded: FileLog, clock: ManualClock):
+    log = embedded
     log.alter_config("a", {"message.timestamp.type": "LogAppendTime"})
     log.append([(A, records(b"1", b"2", at=5)), (B, records(b"3", at=5))])
     clock.advance(7)

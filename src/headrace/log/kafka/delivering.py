@@ -1,0 +1,204 @@
+"""The outputs of batches, exactly once: records and the marker of their batch in one Kafka transaction.
+
+The marker is a record of the compacted topic `<application>-delivered`. A producer's word is taken only where it is
+definite. After anything else there is a new producer: making it ends the old one's transaction, one way or the other,
+and then the marker says which.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from headrace.errors import StreamsError
+from headrace.log.errors import FencedError, LogUnavailableError, TopicExistsError
+from headrace.log.kafka.appending import BATCH, Checking, Load, send
+from headrace.log.kafka.clients import Clients, kafka, make
+from headrace.log.kafka.reading import Reading
+from headrace.log.kafka.topics import Topics
+from headrace.log.kafka.trouble import FENCED, NO_ANSWER, code_of, translated
+from headrace.log.protocol import Item, Records
+from headrace.model.ids import TopicPartition
+
+_KEY = b"delivered"
+_LOOK_BACK = 64  # offsets, at first: a delivery takes two
+_LOGGER = logging.getLogger("headrace.log.kafka")
+
+
+class UnclearError(Exception):
+    """It is not known whether a transaction was committed."""
+
+
+def marker_topic(application: str) -> str:
+    return f"{application}-delivered"
+
+
+def due(application: str, number: int, last: int) -> bool:
+    """Whether a batch is the next one to be delivered; False if it is the last one that was."""
+    if last not in {number - 1, number}:
+        said = f"batch {last} was" if last >= 0 else "no batch was"
+        raise FencedError(
+            f"batch {number} of {application!r} cannot be delivered: {said} the last one delivered to this log. "
+            "The log or the checkpoint is not the one that belongs to the other, or is an older copy"
+        )
+    return last == number - 1
+
+
+class Line:
+    """A transactional producer of an application, and the last batch that was delivered."""
+
+    def __init__(self, clients: Clients, application: str, batch: int) -> None:
+        self.batch, self._patience, self._failed = batch, clients.settings.patience, list[Any]()
+        fixed = {"transactional.id": f"{application}-delivery", "batch.size": batch}
+        told = {"on_delivery": self._note, "delivery.report.only.error": True}
+        self._producer = make("producer", clients.settings, fixed | told)
+        self.last = -1
+        try:
+            self._producer.init_transactions(self._patience)
+        except kafka.KafkaException as error:
+            found = _fenced_or(error)
+            if code_of(error) in NO_ANSWER or error.args[0].retriable():
+                raise UnclearError(str(found)) from error
+            raise found from error
+
+    def _note(self, error: Any, message: Any) -> None:
+        self._failed.append(error)
+
+    def commit(self, load: Load, last: int) -> None:
+        """Sends records in a transaction; they are then stored, or not, or it is unclear."""
+        producer = self._producer
+        self._failed.clear()
+        try:
+            producer.begin_transaction()
+            try:
+                send(producer, load, [None] * len(load))
+                producer.commit_transaction(self._patience)
+            except kafka.KafkaException as error:
+                if not error.args[0].txn_requires_abort():
+                    raise
+                reason = self._failed[0] if self._failed else error.args[0]
+                producer.abort_transaction(self._patience)
+                raise translated(reason, "a delivery") from error
+        except kafka.KafkaException as error:
+            found = _fenced_or(error)
+            raise found if isinstance(found, FencedError) else UnclearError(str(found)) from error
+        self.last = last
+
+    def close(self) -> None:
+        self._producer.purge()
+
+
+def _fenced_or(error: BaseException) -> StreamsError:
+    """Whoever was fenced is told so."""
+    found = translated(error.args[0], "a delivery")
+    if code_of(error) not in FENCED:
+        return found
+    return FencedError(
+        "another instance of the application has taken over its deliveries, or this one was silent for longer than the "
+        f"cluster allows: {error.args[0].str()}. If no other one runs, start it again"
+    )
+
+
+class Delivering:
+    """What `Log` says of deliveries."""
+
+    def __init__(self, clients: Clients, topics: Topics, reading: Reading, checking: Checking) -> None:
+        self._clients, self._topics, self._reading, self._checking = clients, topics, reading, checking
+        self._lock = threading.RLock()
+        self._lines: dict[str, Line] = {}
+        self._fenced: dict[str, str] = {}
+
+    def delivered(self, application: str) -> int:
+        """What the marker says now; a transaction that is not over yet may still move it."""
+        at = TopicPartition(marker_topic(application), 0)
+        if self._topics.described([at.topic])[at.topic] is None:
+            return -1
+        earliest, end = self._reading.extents([at.topic])[at]
+        start, step = end, _LOOK_BACK
+        while start > earliest:
+            start, step = max(earliest, start - step), 8 * step
+            values = [row[2] for chunk in self._reading.read(at, start, end, None) for row in chunk.rows()]
+            if values:
+                return -1 if values[-1] is None else int(values[-1])
+        return -1
+
+    def deliver(self, application: str, number: int, items: Sequence[Item]) -> bool:
+        if type(application) is not str:
+            raise TypeError(f"an application has a name, not {application!r}")
+        load, batch = self._checking(items)
+        return self._moved(application, number, load, batch, lambda last: due(application, number, last))
+
+    def mark(self, application: str, number: int | None) -> None:
+        self._moved(application, number, [], BATCH, lambda last: last != (-1 if number is None else number))
+
+    def _moved(
+        self, application: str, number: int | None, load: Load, batch: int, is_due: Callable[[int], bool]
+    ) -> bool:
+        """Moves the marker, with what belongs to it; False if somebody else had moved it there before."""
+        end, was_tried = time.monotonic() + self._clients.settings.patience, False
+        while True:
+            with self._lock:
+                try:
+                    line = self._line(application, batch)
+                    if not is_due(line.last):
+                        return was_tried
+                    was_tried = True
+                    self._commit(application, line, load, number)
+                except UnclearError as error:
+                    self._drop(application)
+                    _LOGGER.warning("Whether batch %s of %s was delivered is not clear: %s", number, application, error)
+                    if time.monotonic() > end:
+                        raise LogUnavailableError(f"batch {number} could not be delivered: {error}") from error
+                else:
+                    return True
+
+    def _commit(self, application: str, line: Line, load: Load, number: int | None) -> None:
+        value = None if number is None else b"%d" % number
+        marker = (TopicPartition(marker_topic(application), 0), Records([_KEY], [value], [max(_now(), 1)]))
+        try:
+            line.commit([*load, marker], -1 if number is None else number)
+        except FencedError as error:
+            self._fenced[application] = str(error)
+            raise
+        except StreamsError:
+            self._drop(application)
+            raise
+
+    def _line(self, application: str, batch: int) -> Line:
+        """The producer of an application, which knows the marker, and is fenced when somebody else moves it."""
+        if application in self._fenced:
+            raise FencedError(self._fenced[application])
+        line = self._lines.get(application)
+        if line is not None and line.batch > batch:
+            self._drop(application)
+            line = None
+        if line is None:
+            self._see_to_topic(marker_topic(application))
+            line = Line(self._clients, application, batch)
+            line.last = self.delivered(application)  # after the transactions of earlier producers have ended
+            self._lines[application] = line
+        return line
+
+    def _see_to_topic(self, name: str) -> None:
+        if self._topics.described([name])[name] is None:
+            try:
+                self._topics.create(name, 1, {"cleanup.policy": "compact"})
+            except TopicExistsError:
+                return
+
+    def _drop(self, application: str) -> None:
+        line = self._lines.pop(application, None)
+        if line is not None:
+            line.close()
+
+    def close(self) -> None:
+        with self._lock:
+            for application in list(self._lines):
+                self._drop(application)
+
+
+def _now() -> int:
+    return time.time_ns() // 1_000_000

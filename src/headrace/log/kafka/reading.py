@@ -1,0 +1,157 @@
+"""Ranges of records, read from a Kafka cluster."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Generator, Iterable, Mapping, Sequence
+from typing import Any
+
+from headrace.log.errors import LogUnavailableError, OffsetOutOfRangeError, UnknownTopicError
+from headrace.log.kafka.clients import Clients, administration, kafka
+from headrace.log.kafka.topics import Topics
+from headrace.log.kafka.trouble import NO_ANSWER, explained, translated
+from headrace.log.protocol import Chunk, Extent, Records
+from headrace.log.reading import check_range
+from headrace.model.ids import TopicPartition
+from headrace.model.record import Headers
+
+_AT_ONCE = 20_000  # records of a chunk, at most
+_END = kafka.KafkaError._PARTITION_EOF  # noqa: SLF001 - a public name
+# The client takes the time 0 for "now". It is written as -1, which Kafka's own clients show as "no timestamp".
+NO_TIME = -1
+
+
+class Reading:
+    """What `Log` says of offsets and of reading."""
+
+    def __init__(self, clients: Clients, topics: Topics) -> None:
+        self._clients, self._topics, self._patience = clients, topics, clients.settings.patience
+
+    # ----------------------------------------------------------------------------------------------------- offsets
+    def extents(self, names: Sequence[str]) -> dict[TopicPartition, Extent]:
+        topics = self._topics.known(names)
+        places = [TopicPartition(name, i) for name in names for i in range(topics[name].partitions)]
+        return self._extents_of(places)
+
+    def _extents_of(self, places: Sequence[TopicPartition]) -> dict[TopicPartition, Extent]:
+        specs = administration.OffsetSpec
+        first = self._ask(dict.fromkeys(places, specs.earliest()))
+        last = self._ask(dict.fromkeys(places, specs.latest()))
+        with explained("asking for offsets"):
+            return {at: Extent(first[at].result().offset, last[at].result().offset) for at in places}
+
+    def _ask(self, wanted: Mapping[TopicPartition, Any]) -> dict[TopicPartition, Any]:
+        """Futures of offsets; the latest one is that up to which transactions have ended."""
+        if not wanted:
+            return {}
+        specs = {kafka.TopicPartition(*at): spec for at, spec in wanted.items()}
+        level = kafka.IsolationLevel.READ_COMMITTED
+        asked = self._clients.admin.list_offsets(specs, isolation_level=level, request_timeout=self._patience)
+        return {TopicPartition(at.topic, at.partition): future for at, future in asked.items()}
+
+    def offsets_for_times(self, times: Mapping[TopicPartition, int]) -> dict[TopicPartition, int | None]:
+        for at, topic in self._known(times):
+            self._topics.place(at, topic)
+        specs = administration.OffsetSpec
+        # Below 1 there may be records whose time is written as -1.
+        asked = self._ask({at: specs.for_timestamp(max(at_least, 1)) for at, at_least in times.items()})
+        early = self._extents_of([at for at, at_least in times.items() if at_least < 1])
+        found: dict[TopicPartition, int | None] = {}
+        with explained("looking for offsets by time"):
+            for at in times:
+                offset = asked[at].result().offset
+                found[at] = None if offset < 0 else offset
+        found.update({at: extent.earliest if extent.earliest < extent.end else None for at, extent in early.items()})
+        return found
+
+    def _known(self, places: Iterable[TopicPartition]) -> list[tuple[TopicPartition, Any]]:
+        topics = self._topics.known(sorted({at.topic for at in places}))
+        return [(at, topics[at.topic]) for at in places]
+
+    def delete(self, before: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
+        for at, topic in self._known(before):
+            self._topics.place(at, topic)
+        for at, extent in self._extents_of(list(before)).items():
+            if not -1 <= before[at] <= extent.end:
+                raise OffsetOutOfRangeError(
+                    f"{at} ends at offset {extent.end}: no records before {before[at]} can be deleted",
+                    at=at, earliest=extent.earliest, end=extent.end,
+                )  # fmt: skip
+        wanted = [kafka.TopicPartition(*at, offset) for at, offset in before.items()]
+        with explained("deleting records"):
+            asked = self._clients.admin.delete_records(wanted, request_timeout=self._patience)
+            return {TopicPartition(at.topic, at.partition): of.result().low_watermark for at, of in asked.items()}
+
+    # ----------------------------------------------------------------------------------------------------- records
+    def read(self, at: TopicPartition, start: int, end: int | None, topic_id: str | None) -> Generator[Chunk]:
+        topic = self._topics.one(at.topic)
+        self._topics.place(at, topic)
+        if topic_id is not None and topic.id != topic_id:
+            raise UnknownTopicError(
+                f"the topic {at.topic!r} was deleted and made anew: its id is {topic.id}, not {topic_id}"
+            )
+        extent = self._extents_of([at])[at]
+        end = extent.end if end is None else end
+        check_range(at, extent, start, end)
+        return self._chunks(at, start, end)
+
+    def _chunks(self, at: TopicPartition, start: int, end: int) -> Generator[Chunk]:
+        if start == end:
+            return
+        with self._clients.reader() as consumer, explained(f"reading {at}"):
+            # Without this look the client finds out where a topic is that is new to it only a second later.
+            consumer.list_topics(at.topic, timeout=self._patience)
+            consumer.assign([kafka.TopicPartition(*at, start)])
+            deadline = time.monotonic() + self._patience
+            is_over = False
+            while not is_over:
+                # The first call waits; it would wait for as many records as it is to give, if these were more than one.
+                messages = consumer.consume(1, 1.0)
+                messages += consumer.consume(_AT_ONCE, 0)
+                good, is_over = _sorted_out(messages, at, end)
+                if good:
+                    yield _chunk(good)
+                    deadline = time.monotonic() + self._patience
+                elif time.monotonic() > deadline:
+                    raise LogUnavailableError(f"reading {at} got no answer for {self._patience:g} seconds")
+
+
+def _sorted_out(messages: list[Any], at: TopicPartition, end: int) -> tuple[list[Any], bool]:
+    """The records before the end, and whether it was reached.
+
+    Aborted records and the marks of transactions are not shown, nor what compaction removed: so the end is reached with
+    the last record before it, with any at or behind it, or with the end of the partition.
+    """
+    good = [message for message in messages if message.error() is None]
+    is_over = False
+    if len(good) < len(messages):
+        for error in filter(None, (message.error() for message in messages)):
+            if error.code() == _END:
+                is_over = True
+            elif error.code() not in NO_ANSWER:  # the client connects again by itself
+                raise _trouble(error, at)
+    if good and good[-1].offset() >= end - 1:
+        is_over = True
+        good = [message for message in good if message.offset() < end]
+    return good, is_over
+
+
+def _trouble(error: Any, at: TopicPartition) -> Exception:
+    found = translated(error, f"reading {at}")
+    if isinstance(found, OffsetOutOfRangeError):
+        return OffsetOutOfRangeError(f"{at} lost records while it was read: retention removed them ({error})", at=at)
+    return found
+
+
+def _chunk(messages: list[Any]) -> Chunk:
+    times = [message.timestamp()[1] for message in messages]
+    if NO_TIME in times:
+        times = [0 if at == NO_TIME else at for at in times]
+    headers: list[Headers] = [tuple(message.headers() or ()) for message in messages]
+    records = Records(
+        [message.key() for message in messages],
+        [message.value() for message in messages],
+        times,
+        headers if any(headers) else None,
+    )
+    return Chunk([message.offset() for message in messages], records)
