@@ -2,149 +2,148 @@
 
 from __future__ import annotations
 
-import re
+import logging
+import shutil
 import signal
-import tempfile
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Generator, Mapping
+from contextlib import contextmanager
+from datetime import timedelta
+from enum import StrEnum
 from pathlib import Path
 from types import FrameType, TracebackType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
-from headrace.commit.coordinator import Coordinator, Habits, World
-from headrace.commit.fingerprint import fingerprint_of
+from headrace.commit.errors import StageRerunError
 from headrace.commit.steps import AtStep, unobserved
-from headrace.commit.storage import open_storage
-from headrace.config import Config
 from headrace.errors import StreamsError
-from headrace.log.creating import Creating
-from headrace.log.open import open_log
-from headrace.log.protocol import Log
-from headrace.plan.copartition import partition_counts, task_counts
-from headrace.plan.cut import plan
-from headrace.spark.host import Host
-from headrace.spark.job import Job
-from headrace.spark.session import session
-from headrace.spark.view import view_of
+from headrace.spark.setup import Setup, configuration, log_address, state_directory
 from headrace.topology.builder import Topology
-from headrace.topology.nodes import Sink, Source
+
+if TYPE_CHECKING:
+    from headrace.spark.run import Run
+
+_log = logging.getLogger(__name__)
+LOOK = 0.25  # seconds between two looks at how a run is doing
+RERUNS = 5  # runs in a row that end because Spark ran part of a stage again
+
+
+class State(StrEnum):
+    """Kafka Streams' states of an application."""
+
+    CREATED = "CREATED"
+    REBALANCING = "REBALANCING"  # taking over the checkpoint, or planning anew for other topics
+    RUNNING = "RUNNING"
+    PENDING_SHUTDOWN = "PENDING_SHUTDOWN"
+    NOT_RUNNING = "NOT_RUNNING"
+    PENDING_ERROR = "PENDING_ERROR"
+    ERROR = "ERROR"
 
 
 class Application:
     """Runs a topology on Spark, exactly once, from the log to the state and back to the log.
 
     `with Application(...) as app:` starts and stops it; `run()` runs until a signal, `run_available()` until what is in
-    the log has been processed.
+    the log has been processed. Settings go by Kafka Streams' names, in `config` with dots or as keywords.
     """
+
+    State = State
 
     def __init__(
         self,
         application_id: str,
         topology: Topology,
-        log: str,
+        log: str | None = None,
         *,
         checkpoint: str | None = None,
-        state_dir: str | None = None,
         guarantee: str | None = None,
+        commit_interval: int | timedelta | None = None,
         spark: Any = None,  # a SparkSession; without one Headrace makes its own
-        config: Mapping[str, Any] | None = None,
+        master: str | None = None,  # where Spark runs, if Headrace makes the session
+        config: Mapping[str, Any] | str | Path | None = None,
         at_step: AtStep = unobserved,  # told of every step of a batch, in whichever process it is taken
+        **options: Any,
     ) -> None:
-        self.application_id, self._graph = application_id, topology.graph()
-        self._plan = plan(self._graph)
-        given = {"processing.guarantee": guarantee} if guarantee else {}
-        self._config = Config.of({**(config or {}), **given, "application.id": application_id})
-        self._address, self._checkpoint = log, checkpoint or f"{application_id}-checkpoint"
-        local = state_dir or self._config.state_dir or str(Path(tempfile.gettempdir()) / "headrace")
-        self._state, self._spark = local, spark
-        self._at_step = at_step
-        self._host: Host | None = None
+        settings = configuration(application_id, config, options, guarantee=guarantee, commit_interval=commit_interval)
+        self.application_id = application_id
+        self.setup = Setup(
+            application_id=application_id,
+            graph=topology.graph(),
+            config=settings,
+            log=log_address(log, settings),
+            checkpoint=checkpoint or f"{application_id}-checkpoint",
+            state_dir=state_directory(settings),
+            at_step=at_step,
+            spark=spark,
+            master=master,
+        )
+        self._state, self._listeners = State.CREATED, list[Callable[[State, State], None]]()
+        self._lock, self._over = threading.RLock(), threading.Event()
+        self._run: Run | None = None
+        self._watcher: threading.Thread | None = None
+        self._failed: Exception | None = None
+        self._paused = False
 
     # ------------------------------------------------------------------------------------------- starting, stopping
     def start(self) -> None:
         """Takes over the checkpoint, delivers what the log lacks, and goes on where the last run ended."""
-        self._log = open_log(self._address)
-        topics = self._prepare_topics(self._log)
-        job = self._job(topics)
-        stages = {number: count for number, count in job.tasks.items() if number in self._plan.stages}
-        self._coordinator = Coordinator.open(
-            open_storage(self._checkpoint),
-            Creating(self._log),
-            self.application_id,
-            fingerprint_of(self._graph, self._plan, self._config, tasks=stages, partitions=job.partitions),
-            topics={name: self._log.topic(name).id for name in topics},
-            positions={at: extent.earliest for at, extent in self._log.extents(sorted(topics)).items()},
-            habits=Habits(exactly_once=self._config.processing_guarantee == "exactly_once"),
-            world=World(at_step=self._at_step),
-        )
-        self._topics = sorted(topics)
-        spark = self._spark or session()
-        self.job = job.placed(self._coordinator.ledger.checkpoint, spark.sparkContext.defaultParallelism)
-        self._host = Host(spark, self.job, self._coordinator) if job.tasks else None
+        with self._lock:
+            if self._run is not None:
+                raise StreamsError(f"{self.application_id} is {self._state} already")
+            self._failed, self._over = None, threading.Event()
+            self._become(State.REBALANCING)
+            try:
+                self._run = self._opened()
+            except BaseException:
+                self._become(State.ERROR)
+                raise
+            self._become(State.RUNNING)
+            self._watcher = threading.Thread(target=self._watch, name=f"headrace {self.application_id}", daemon=True)
+            self._watcher.start()
 
-    def _job(self, topics: set[str]) -> Job:
-        known = {name: topic.partitions for name, topic in self._log.topics().items()}
-        partitions = partition_counts(self._graph, self._plan, known)
-        tasks = task_counts(self._plan, known, partitions)
-        for number, stage in self._plan.stages.items():
-            matched = [known[topic] for topic in topics for pattern in stage.patterns if re.fullmatch(pattern, topic)]
-            tasks[number] = max([tasks[number], *matched])
-        if self._plan.global_nodes:
-            tasks[len(self._plan.stages)] = 1
-        return Job(
-            application=self.application_id,
-            graph=self._graph,
-            plan=self._plan,
-            config=self._config,
-            tasks=tasks,
-            partitions=partitions,
-            log=self._address,
-            checkpoint=self._checkpoint,
-            state=self._state,
-            at_step=self._at_step,
-        )
+    def _opened(self) -> Run:
+        # Spark takes a second to import: who only tests a topology need not wait for it.
+        from headrace.spark.run import Run  # noqa: PLC0415
 
-    def _prepare_topics(self, log: Log) -> set[str]:
-        """Sees that the topics that are named exist, and gives those that are read."""
-        existing, read = log.topics(), set[str]()
-        nodes = self._graph.nodes.values()
-        for source in (node for node in nodes if isinstance(node, Source)):
-            read |= {topic for topic in source.topics if topic not in self._graph.internal_topics}
-            if source.pattern:
-                read |= {topic for topic in existing if source.pattern.fullmatch(topic)}
-        written = {node.topic for node in nodes if isinstance(node, Sink) and isinstance(node.topic, str)}
-        for topic in sorted((read | written) - self._graph.internal_topics.keys() - existing.keys()):
-            log.create_topic(topic)
-        return read
+        return Run(self.setup, paused=self._paused)
 
     def stop(self) -> None:
         """Ends after the batch that is running; what is committed is delivered."""
-        if self._host is not None:
-            self._host.stop()
-        self._coordinator.close()
-        self._log.close()
+        self._over.set()
+        watcher = self._watcher
+        if watcher is not None and watcher is not threading.current_thread():
+            watcher.join()
+        with self._lock:
+            run, self._run, self._watcher = self._run, None, None
+            if run is None:
+                return
+            if self._failed is None:
+                self._become(State.PENDING_SHUTDOWN)
+            try:
+                run.close()
+            except Exception:
+                if self._failed is None:
+                    raise
+            finally:
+                self._become(State.NOT_RUNNING if self._failed is None else State.ERROR)
+
+    def close(self, timeout: float | timedelta | None = None) -> None:
+        """The same as `stop`, which ends within ten seconds."""
+        self.stop()
 
     def run(self) -> None:
-        """Runs until SIGINT or SIGTERM."""
+        """Runs until SIGINT or SIGTERM, or until something goes wrong."""
         over = threading.Event()
-
-        def end(number: int, frame: FrameType | None) -> None:
-            over.set()
-
-        before = {number: signal.signal(number, end) for number in (signal.SIGINT, signal.SIGTERM)}
-        try:
-            with self:
-                while not over.wait(0.2):
-                    self._check()
-        finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)
+        with _signals(over), self:
+            while not over.wait(LOOK):
+                self._check()
 
     def run_available(self) -> None:
         """Processes what is in the log, and stops: for batch use."""
-        with self:
-            self.drain()
+        over = threading.Event()
+        with _signals(over), self:
+            self._drain(over.is_set, None)
 
     def __enter__(self) -> Self:
         self.start()
@@ -156,29 +155,134 @@ class Application:
         self.stop()
 
     # ---------------------------------------------------------------------------------------------- while it runs
-    def drain(self, timeout: float | None = None) -> None:
-        """Waits until everything in the log has been processed and delivered, and nothing moves any more."""
-        end = None if timeout is None else time.monotonic() + timeout
-        while self._host is not None and not self._host.wait(self._settled, 0.02):
+    @property
+    def state(self) -> State:
+        return self._state
+
+    def on_state_change(self, listener: Callable[[State, State], None]) -> None:
+        """Calls `listener(new, old)` at every change, from whichever thread makes it."""
+        self._listeners.append(listener)
+
+    def _become(self, state: State) -> None:
+        before, self._state = self._state, state
+        for listener in self._listeners if before != state else ():
+            try:
+                listener(state, before)
+            except Exception:  # noqa: BLE001 - a listener is the user's
+                _log.exception("a listener of %s failed", self.application_id)
+
+    def _watch(self) -> None:
+        """Looks after the run: plans it anew when topics have changed, and ends it when something went wrong."""
+        reruns = 0
+        while not self._over.wait(LOOK):
+            try:
+                number = self._running().coordinator.number
+                if not self._running().look():
+                    self._reopen()
+                reruns = reruns if number == self._running().coordinator.number else 0
+            except StageRerunError as error:
+                reruns += 1
+                _log.warning("%s", error)
+                self._try_again(error, reruns)
+            except Exception as error:  # noqa: BLE001 - whoever waits for the application is told
+                self._fail(error)
+
+    def _try_again(self, error: Exception, reruns: int) -> None:
+        try:
+            if reruns > RERUNS:
+                raise error  # noqa: TRY301
+            self._reopen()
+        except Exception as failed:  # noqa: BLE001
+            self._fail(failed)
+
+    def _reopen(self) -> None:
+        with self._lock:
+            self._become(State.REBALANCING)
+            self._running().close()
+            self._run = self._opened()
+            self._become(State.RUNNING)
+
+    def _fail(self, error: Exception) -> None:
+        _log.error("%s has stopped: %s", self.application_id, error)
+        self._failed = error
+        self._become(State.PENDING_ERROR)
+        self.stop()
+
+    def _check(self) -> None:
+        if self._failed is not None:
+            if isinstance(self._failed, StreamsError):
+                raise self._failed
+            raise StreamsError(f"{self.application_id} has stopped: {self._failed}") from self._failed
+
+    def _running(self) -> Run:
+        if self._run is None:
             self._check()
+            raise StreamsError(f"{self.application_id} is {self._state}: start it first")
+        return self._run
+
+    def pause(self) -> None:
+        """No further batch begins until `resume`; it may be called before `start`."""
+        with self._lock:
+            self._paused = True
+            if self._run is not None:
+                self._run.pause(paused=True)
+
+    def resume(self) -> None:
+        with self._lock:
+            self._paused = False
+            if self._run is not None:
+                self._run.pause(paused=False)
+
+    @property
+    def is_paused(self) -> bool:
+        return self._paused
+
+    def drain(self, timeout: float | timedelta | None = None) -> None:
+        """Waits until everything in the log has been processed and delivered, and nothing moves any more."""
+        seconds = timeout.total_seconds() if isinstance(timeout, timedelta) else timeout
+        self._drain(lambda: False, seconds)
+
+    def _drain(self, over: Callable[[], bool], timeout: float | None) -> None:
+        end = None if timeout is None else time.monotonic() + timeout
+        while not over():
+            run = self._running()
+            if run.wait(run.settled, 0.02):
+                return
             if end is not None and time.monotonic() > end:
                 raise StreamsError(f"{self.application_id} did not settle in {timeout:g} s")
 
-    def _check(self) -> None:
-        if self._host is not None:
-            self._host.check()
+    def clean_up(self) -> None:
+        """Removes the local copies of the state, never the checkpoint; not while it runs."""
+        if self._run is not None:
+            raise StreamsError(f"{self.application_id} is {self._state}: stop it before its local state is removed")
+        shutil.rmtree(Path(self.setup.state_dir) / self.application_id, ignore_errors=True)
 
-    def _settled(self) -> bool:
-        ledger, extents = self._coordinator.ledger, self._log.extents(self._topics)
-        read = all(ledger.positions.get(at, 0) >= extent.end for at, extent in extents.items())
-        return read and not ledger.carried and self._coordinator.delivered >= ledger.number
-
+    # ---------------------------------------------------------------------------------------------------- looking in
     def store(self, name: str) -> Any:
         """A store of all tasks, for reading, as of the last batch."""
-        return view_of(self.job, self._coordinator.ledger, name)
+        from headrace.spark.view import view_of  # noqa: PLC0415
+
+        run = self._running()
+        return view_of(run.job, run.coordinator.ledger, name)
 
     def metrics(self) -> dict[str, int]:
         """`dropped-records-total`, and the same by reason."""
-        dropped = self._coordinator.ledger.dropped
+        dropped = self._running().coordinator.ledger.dropped
         by_reason = {f"dropped-records-total/{reason}": count for reason, count in sorted(dropped.items())}
         return {"dropped-records-total": sum(dropped.values()), **by_reason}
+
+
+@contextmanager
+def _signals(over: threading.Event) -> Generator[None]:
+    """Sets the event at SIGINT or SIGTERM, where signals can be handled: in the main thread."""
+
+    def end(number: int, frame: FrameType | None) -> None:
+        over.set()
+
+    main = threading.current_thread() is threading.main_thread()
+    before = {number: signal.signal(number, end) for number in (signal.SIGINT, signal.SIGTERM)} if main else {}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

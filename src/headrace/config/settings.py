@@ -26,6 +26,8 @@ class Config:
     """
 
     application_id: str | None = None
+    auto_create_topics_enable: bool = True  # topics that are named and not there
+    auto_offset_reset: str | int = "earliest"  # or latest, none, by_duration:PT..., or so many ms back
     batch_max_records: int = 200_000  # of one partition, in one batch; ours
     bootstrap_servers: str | None = None
     buffered_records_per_partition: int = 1000
@@ -40,8 +42,9 @@ class Config:
     ensure_explicit_internal_resource_naming: bool = False
     errors_dead_letter_queue_topic_name: str | None = None
     max_task_idle_ms: int = 0
+    num_partitions: int = 1  # of topics that are created
     num_standby_replicas: int = 0
-    num_stream_threads: int = 1
+    num_stream_threads: int | None = None  # slots on this machine; None: one for each core
     processing_exception_handler: Handler = "fail"
     processing_exception_handler_global_enabled: bool = False
     processing_guarantee: Guarantee = "exactly_once"
@@ -56,6 +59,11 @@ class Config:
     windowed_inner_class_serde: object = None
     windowstore_changelog_additional_retention_ms: int = 86_400_000
     extra: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
+
+    @classmethod
+    def names(cls) -> frozenset[str]:
+        """The settings that are understood, as keywords."""
+        return frozenset(_READERS)
 
     @classmethod
     def of(cls, settings: Mapping[str, Any] | str | Path | None = None, /, **options: Any) -> Self:
@@ -82,6 +90,8 @@ class Config:
 
 _READERS: dict[str, Callable[[Any], Any]] = {
     "application_id": values.text,
+    "auto_create_topics_enable": values.yes_or_no,
+    "auto_offset_reset": values.offset_reset,
     "batch_max_records": values.positive,
     "bootstrap_servers": values.text,
     "buffered_records_per_partition": values.positive,
@@ -96,6 +106,7 @@ _READERS: dict[str, Callable[[Any], Any]] = {
     "ensure_explicit_internal_resource_naming": values.yes_or_no,
     "errors_dead_letter_queue_topic_name": values.text,
     "max_task_idle_ms": values.any_whole,
+    "num_partitions": values.positive,
     "num_standby_replicas": values.whole,
     "num_stream_threads": values.positive,
     "processing_exception_handler": values.handler,
@@ -134,9 +145,14 @@ def _read(name: str, value: Any, reader: Callable[[Any], Any]) -> Any:
         raise ConfigError(f"{name}={value!r} cannot be used: {problem}") from None
 
 
+# What is handed on to the clients of a Kafka log.
+_OF_CLIENTS = ("admin.", "consumer.", "producer.", "sasl.", "security.", "ssl.")
+
+
 def _name_once(extra: Mapping[str, Any]) -> None:
-    if extra:
-        _log.warning("settings without a meaning here, kept but not used: %s", ", ".join(sorted(extra)))
+    unused = sorted(name for name in extra if not name.startswith(_OF_CLIENTS))
+    if unused:
+        _log.warning("settings without a meaning here, kept but not used: %s", ", ".join(unused))
 
 
 def _check_dead_letters(config: Config) -> None:

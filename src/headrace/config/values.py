@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any, Literal, TypeVar
@@ -59,6 +60,24 @@ def whole(value: Any, *, at_least: int | None = 0) -> int:
     if number is None or (at_least is not None and number < at_least):
         raise ValueError("give a whole number" + ("" if at_least is None else f" of at least {at_least}"))
     return number
+
+
+def offset_reset(value: Any) -> str | int:
+    """Where to begin to read: a word, or a time back from now.
+
+    >>> offset_reset("by_duration:P1DT2H"), offset_reset("latest")
+    (93600000, 'latest')
+    """
+    if isinstance(value, (int, timedelta)):
+        return milliseconds(value)
+    word, _, duration = str(value).partition(":")
+    found = re.fullmatch(r"P(?:(\d+)D)?(?:T(?:(\d+)H)?(?:(\d+)M)?(?:(\d+)S)?)?", duration)
+    if word == "by_duration" and found and any(found.groups()):
+        days, hours, minutes, seconds = (int(part or 0) for part in found.groups())
+        return milliseconds(timedelta(days=days, hours=hours, minutes=minutes, seconds=seconds))
+    if value in {"earliest", "latest", "none"}:
+        return value
+    raise ValueError("give earliest, latest, none, by_duration:PnDTnHnMnS, or so many milliseconds back")
 
 
 def positive(value: Any) -> int:

@@ -10,9 +10,15 @@ from headrace.topology.graph import Graph
 from headrace.topology.nodes import Source
 
 
-def partition_counts(graph: Graph, plan: Plan, known: Mapping[str, int]) -> dict[str, int]:
-    """The partition counts of all internal topics; `known` has those of the topics in the log."""
-    counts = {name: topic.partitions for name, topic in graph.internal_topics.items() if topic.partitions is not None}
+def partition_counts(
+    graph: Graph, plan: Plan, known: Mapping[str, int], before: Mapping[str, int] | None = None
+) -> dict[str, int]:
+    """The partition counts of all internal topics; `known` has those of the topics in the log.
+
+    What was so `before`, in an earlier run, stays: an internal topic does not grow with the topics that feed it.
+    """
+    counts = {name: count for name, count in (before or {}).items() if name in graph.internal_topics}
+    counts |= {name: topic.partitions for name, topic in graph.internal_topics.items() if topic.partitions is not None}
     for name in graph.internal_topics:
         inherited(name, plan, known, counts, frozenset())
     for group in copartitioned_topics(graph):

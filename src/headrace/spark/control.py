@@ -16,8 +16,7 @@ class Control(msgspec.Struct, frozen=True):
     positions: list[tuple[str, int, int]]  # topic, partition, next offset
     versions: list[tuple[int, int, int, str]]  # stage, partition, number, attempt
     carried: list[tuple[int, int]]  # tasks for which rows wait
-    due: int | None  # when the wall clock next has work
-    at_most: int  # records of one partition in one batch
+    due: list[tuple[int, int, int]]  # tasks for which the wall clock has work, and when
     paused: bool = False  # no further batch
 
 
@@ -31,15 +30,13 @@ def read_control(path: Path) -> Control:
     return msgspec.json.decode(path.read_bytes(), type=Control)
 
 
-def control_of(ledger: Ledger, at_most: int, *, paused: bool = False) -> Control:
+def control_of(ledger: Ledger, *, paused: bool = False) -> Control:
     standing = ((task, at.version) for task, at in ledger.tasks.items())
-    versions = [(t.subtopology, t.partition, v.number, v.attempt) for t, v in standing if v is not None]
     return Control(
         number=ledger.number,
         positions=[(at.topic, at.partition, offset) for at, offset in sorted(ledger.positions.items())],
-        versions=versions,
+        versions=[(t.subtopology, t.partition, v.number, v.attempt) for t, v in standing if v is not None],
         carried=[(rows.target.subtopology, rows.target.partition) for rows in ledger.carried],
-        due=ledger.due,
-        at_most=at_most,
+        due=[(t.subtopology, t.partition, at.due) for t, at in ledger.tasks.items() if at.due is not None],
         paused=paused,
     )

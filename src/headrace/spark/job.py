@@ -5,17 +5,18 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 from headrace.commit.steps import AtStep, unobserved
 from headrace.config import Config
 from headrace.model.ids import TaskId
-from headrace.model.partitioner import partition_of
 from headrace.plan.stage import Plan
 from headrace.topology.graph import Graph
-from headrace.topology.nodes import Source
+from headrace.topology.nodes import Process, Source
+from headrace.topology.table_nodes import TableTransformValues
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Job:
     """An application, planned: its graph, how many tasks each stage has, and where log, checkpoint and state lie."""
 
@@ -57,26 +58,28 @@ class Job:
         """The job once it is known which checkpoint it lives from, and how many tasks can run at once."""
         return replace(self, checkpoint_id=checkpoint_id, slots=max(1, min(slots, sum(self.tasks.values()))))
 
+    @cached_property
+    def _slots(self) -> dict[TaskId, int]:
+        return {task: place % self.slots for place, task in enumerate(self.all_tasks())}
+
     def all_tasks(self) -> list[TaskId]:
         return [TaskId(number, partition) for number, count in self.tasks.items() for partition in range(count)]
 
     def slot_of(self, task: TaskId) -> int:
-        return self.all_tasks().index(task) % self.slots
+        return self._slots[task]
 
     def level_of(self, task: TaskId) -> int:
         return 0 if task.subtopology == self.global_stage else self.plan.level_of(task.subtopology)
 
-    def target(self, topic: str, partition: int | None, key: bytes | None, origin: TaskId) -> TaskId | None:
-        """The task that reads an internal topic's partition; None for a topic of the log."""
+    def route(self, topic: str) -> tuple[int, int] | None:
+        """The stage that reads an internal topic, and its partitions; None for a topic of the log."""
         name = topic.removeprefix(f"{self.application}-")
-        if name not in self.partitions:
-            return None
-        count = self.partitions[name]
-        if partition is None:
-            partition = partition_of(key, count)
-        if partition is None:
-            partition = origin.partition % count
         for stage in self.plan.stages.values():
-            if name in stage.inputs:
-                return TaskId(stage.number, partition)
+            if name in self.partitions and name in stage.inputs:
+                return stage.number, self.partitions[name]
         return None
+
+    @property
+    def has_processors(self) -> bool:
+        """Whether there may be schedules, which begin with the application and not with its first record."""
+        return any(isinstance(node, Process | TableTransformValues) for node in self.graph.nodes.values())

@@ -16,13 +16,16 @@ def ordered(
     """The orders of a batch, packed, by level and slot."""
     versions = {(stage, partition): (at, attempt) for stage, partition, at, attempt in control.versions}
     carried, ranges = set(control.carried), ranges_of(job, ends)
+    due = {(stage, partition) for stage, partition, when in control.due if when <= clock}
     by_place: dict[tuple[int, int], list[wire.Order]] = {}
     for task in job.all_tasks():
-        order = wire.Order(*task, versions.get(task), ranges.get(task, []), task in carried)
+        base = versions.get(task)
+        first = base is None  # schedules begin with the application, not with the first record
+        order = wire.Order(*task, base, ranges.get(task, []), task in carried, first or task in due)
         by_place.setdefault((job.level_of(task), job.slot_of(task)), []).append(order)
     seen = versions.get((job.global_stage, 0))
     return {
-        (level, slot): wire.encode(wire.Orders(number, clock, level, orders, seen))
+        (level, slot): wire.encode(wire.Orders(level, number, clock, orders, seen))
         for (level, slot), orders in by_place.items()
     }
 

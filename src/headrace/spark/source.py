@@ -9,29 +9,25 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-from pyspark import cloudpickle
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
 
 from headrace.commit.steps import RANGES_PLANNED, step
 from headrace.log.open import open_log
-from headrace.model.ids import TaskId
 from headrace.spark import wire
 from headrace.spark.arrow import record_batch, rows_of
-from headrace.spark.control import Control, read_control
+from headrace.spark.control import read_control
 from headrace.spark.job import Job
 from headrace.spark.ordering import ordered
-from headrace.spark.worker import workshop
-
-
-def load_job(path: str) -> Job:
-    return cloudpickle.loads(Path(path).read_bytes())
+from headrace.spark.planning import Planner
+from headrace.spark.shipping import load_job
+from headrace.spark.worker import run_slot
 
 
 class Slot(InputPartition):
     """Orders for the tasks of level 0 in one slot; in the first one also those for all deeper levels."""
 
-    def __init__(self, job: str, orders: bytes, deeper: list[tuple[int, bytes]]) -> None:
-        self.job, self.orders, self.deeper = job, orders, deeper
+    def __init__(self, job: str, slot: int, orders: bytes, deeper: list[tuple[int, bytes]]) -> None:
+        self.job, self.slot, self.orders, self.deeper = job, slot, orders, deeper
 
 
 class Reader(DataSourceStreamReader):
@@ -43,37 +39,29 @@ class Reader(DataSourceStreamReader):
     def __init__(self, job: str, control: str) -> None:
         self._job_path, self._control = job, Path(control)
         self._last: dict[str, Any] | None = None
-        self._opened: tuple[Job, Any] | None = None
+        self._planned = 0.0
+        self._opened: tuple[Job, Planner] | None = None
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
         return {"n": read_control(self._control).number, "clock": 0, "ends": []}
 
     def latestOffset(self, start: Any = None, limit: Any = None) -> dict[str, Any]:  # noqa: N802
         """The next batch if there is anything to do, else the last one again."""
-        control, clock = read_control(self._control), time.time_ns() // 1_000_000
-        ends = list(self._ends(control))
-        due = bool(ends or control.carried or (control.due is not None and control.due <= clock))
-        if due and not control.paused:
-            with step(RANGES_PLANNED, self._open()[0].at_step):
-                self._last = {"n": control.number + 1, "clock": clock, "ends": ends}
+        control, clock, now = read_control(self._control), time.time_ns() // 1_000_000, time.monotonic()
+        job, planner = self._open()
+        if not control.paused and now - self._planned >= job.config.commit_interval_ms / 1000:
+            ends = planner.ends(control)
+            begins = job.has_processors and len(control.versions) < len(job.all_tasks())
+            if begins or ends or control.carried or any(due <= clock for _, _, due in control.due):
+                with step(RANGES_PLANNED, job.at_step):
+                    self._last = {"n": control.number + 1, "clock": clock, "ends": ends}
+                    self._planned = now
         return self._last or start or self.initialOffset()
 
-    def _ends(self, control: Control) -> Iterator[tuple[str, int, int, int, bool]]:
-        """What there is to read: topic, partition, first and last offset, and whether there is more."""
-        _, log = self._open()
-        topics = sorted({topic for topic, _, _ in control.positions})
-        extents = log.extents(topics) if topics else {}
-        ends = {(at.topic, at.partition): extent.end for at, extent in extents.items()}
-        for topic, partition, position in control.positions:
-            last = ends.get((topic, partition), position)
-            end = min(last, position + control.at_most)
-            if end > position:
-                yield topic, partition, position, end, last > end
-
-    def _open(self) -> tuple[Job, Any]:
+    def _open(self) -> tuple[Job, Planner]:
         if self._opened is None:
             job = load_job(self._job_path)
-            self._opened = job, open_log(job.log)
+            self._opened = job, Planner(job, open_log(job.log))
         return self._opened
 
     def partitions(self, start: Any, end: Any) -> list[Slot]:
@@ -82,14 +70,12 @@ class Reader(DataSourceStreamReader):
         deeper = [(slot, raw) for (level, slot), raw in messages.items() if level > 0]
         deeper.append((0, wire.encode(wire.Batch(end["n"], end["clock"]))))
         slots = range(job.slots)
-        return [Slot(self._job_path, messages.get((0, slot), b""), deeper if slot == 0 else []) for slot in slots]
+        return [Slot(self._job_path, slot, messages.get((0, slot), b""), [] if slot else deeper) for slot in slots]
 
     def read(self, partition: Slot) -> Iterator[pa.RecordBatch]:
-        shop, rows = workshop(partition.job, load_job), list(partition.deeper)
+        rows = list(partition.deeper)
         if partition.orders:
-            orders = wire.decode_orders(partition.orders)
-            for order in orders.orders:
-                rows += shop.perform(orders, order, [])
+            rows += run_slot(partition.job, partition.slot, partition.orders, [])
         yield record_batch(rows)
 
     def commit(self, end: Any) -> None:
@@ -114,21 +100,18 @@ def level_function(job: str, level: int) -> Callable[[Iterator[pa.RecordBatch]],
     """What runs the tasks of a level that live in one Spark partition; messages for others pass."""
 
     def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        shop = workshop(job, load_job)
         passed: list[tuple[int, bytes]] = []
-        orders: list[wire.Orders] = []
-        rows: dict[TaskId, list[wire.Rows]] = {}
+        orders: list[tuple[int, bytes]] = []
+        rows: list[bytes] = []
         for slot, raw in rows_of(batches):
-            match wire.decode(raw):
-                case wire.Orders(level=found) as some if found == level:
-                    orders.append(some)
-                case wire.Rows(level=found) as some if found == level:
-                    rows.setdefault(TaskId(some.stage, some.partition), []).append(some)
-                case _:
-                    passed.append((slot, raw))
-        for some in orders:
-            for order in some.orders:
-                passed += shop.perform(some, order, rows.get(TaskId(order.stage, order.partition), []))
+            if wire.level_of(raw) != level:
+                passed.append((slot, raw))
+            elif wire.is_orders(raw):
+                orders.append((slot, raw))
+            else:
+                rows.append(raw)
+        for slot, raw in orders:  # of one slot; after a part of a stage was run again perhaps twice
+            passed += run_slot(job, slot, raw, rows)
         yield record_batch(passed)
 
     return run

@@ -1,6 +1,6 @@
 """What travels between levels: a Spark row is the slot that it goes to and one message.
 
-| kind u8: "O" orders, "R" rows, "C" receipt, "B" batch | MessagePack |
+| kind u8: "O" orders, "R" rows, "C" receipt, "B" batch, "F" failure | MessagePack |
 """
 
 from __future__ import annotations
@@ -30,14 +30,15 @@ class Order(NamedTuple):
     base: tuple[int, str] | None
     ranges: list[Range]
     carried: bool  # rows from the batch before wait for it in the checkpoint
+    due: bool  # it must run, though there may be nothing to read
 
 
 class Orders(NamedTuple):
     """For one level and slot."""
 
+    level: int
     number: int
     clock: int
-    level: int
     orders: list[Order]
     globals: tuple[int, str] | None  # the version of the global stores that all tasks see
 
@@ -57,20 +58,25 @@ class Batch(NamedTuple):
     clock: int
 
 
+class Failed(NamedTuple):
+    """A task failed for a reason that trying again does not change; `error` is pickled, if it can be."""
+
+    text: str
+    trace: str
+    error: bytes
+
+
 _encode = msgspec.msgpack.Encoder().encode
-_orders, _rows, _batch = (
-    msgspec.msgpack.Decoder(Orders),
-    msgspec.msgpack.Decoder(Rows),
-    msgspec.msgpack.Decoder(Batch),
-)
+_LETTERS = {Orders: b"O", Rows: b"R", Batch: b"B", Failed: b"F"}
+_orders, _rows = msgspec.msgpack.Decoder(Orders), msgspec.msgpack.Decoder(Rows)
+_batch, _failed = msgspec.msgpack.Decoder(Batch), msgspec.msgpack.Decoder(Failed)
 RECEIPT = b"C"
 
-Message = Orders | Rows | Batch
+Message = Orders | Rows | Batch | Failed
 
 
 def encode(message: Message) -> bytes:
-    kind = b"O" if isinstance(message, Orders) else b"R" if isinstance(message, Rows) else b"B"
-    return kind + _encode(message)
+    return _LETTERS[type(message)] + _encode(message)
 
 
 def decode(raw: bytes) -> Message | bytes:
@@ -79,7 +85,7 @@ def decode(raw: bytes) -> Message | bytes:
     >>> decode(encode(Batch(7, 0)))
     Batch(number=7, clock=0)
     """
-    kind, rest = raw[:1], raw[1:]
+    kind, rest = raw[:1], memoryview(raw)[1:]
     match kind:
         case b"O":
             return _orders.decode(rest)
@@ -87,9 +93,28 @@ def decode(raw: bytes) -> Message | bytes:
             return _rows.decode(rest)
         case b"B":
             return _batch.decode(rest)
+        case b"F":
+            return _failed.decode(rest)
         case _:
-            return rest
+            return bytes(rest)
 
 
 def decode_orders(raw: bytes) -> Orders:
-    return _orders.decode(raw[1:])
+    return _orders.decode(memoryview(raw)[1:])
+
+
+def decode_rows(raw: bytes) -> Rows:
+    return _rows.decode(memoryview(raw)[1:])
+
+
+def is_orders(raw: bytes) -> bool:
+    return raw[:1] == b"O"
+
+
+def level_of(raw: bytes) -> int | None:
+    """The level that orders or rows are for; it stands right behind the kind and the head of the array.
+
+    >>> level_of(encode(Rows(2, 0, 0, "a", b"")))
+    2
+    """
+    return raw[2] if raw[:1] in (b"O", b"R") else None

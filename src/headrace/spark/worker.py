@@ -1,8 +1,9 @@
-"""Runs tasks in a worker process; engines, tasks and clients stay warm from batch to batch."""
+"""Runs the tasks of a slot, in its home."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+import gc
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,38 +16,64 @@ from headrace.commit.receipt import encode_receipt, new_attempt
 from headrace.commit.restore import READY, LmdbHome, MemoryHome, restore
 from headrace.commit.steps import TASK_RUN, step
 from headrace.commit.storage import open_storage
+from headrace.errors import StreamsError
 from headrace.log.open import open_log
 from headrace.model.ids import TaskId, TopicPartition
+from headrace.model.partitioner import partition_of
 from headrace.runtime.alignment import Input
 from headrace.runtime.batch import Result, Row
 from headrace.runtime.task import Surroundings, Task
 from headrace.spark import wire
+from headrace.spark.home import Homes, Message
 from headrace.spark.job import Job
+from headrace.spark.shipping import failed, load_job, located
 from headrace.state.engine import Version
 
-WARM: dict[str, Workshop] = {}
+Routes = dict[str, tuple[int, int] | None]  # topic -> stage that reads it, partitions; None: a topic of the log
+HOMES: dict[str, Homes] = {}
 
 
-def workshop(job: str, load: Callable[[str], Job]) -> Workshop:
-    """The workshop of a job in this process, made at its first batch; `job` is where the job can be loaded from."""
-    if job not in WARM:
-        WARM[job] = Workshop(load(job))
-    return WARM[job]
+def run_slot(job: str, slot: int, orders: bytes, rows: Sequence[bytes]) -> list[Message]:
+    """Has orders carried out at the home of a slot; `job` is where the job can be loaded from."""
+    if job not in HOMES:
+        path = located(job)
+        HOMES[job] = Homes(job, path.exists, lambda: Workshop(load_job(job)).handle)
+        gc.collect()
+        gc.freeze()  # Spark's daemon collects garbage after every task: 50-80 ms, else
+    return HOMES[job].ask(slot, orders, rows)
 
 
 class Workshop:
-    """All tasks of a job that this process has run so far."""
+    """The tasks of a slot; engines, tasks and clients stay warm from batch to batch."""
 
     def __init__(self, job: Job) -> None:
         self.job, self.storage, self.log = job, open_storage(job.checkpoint), open_log(job.log)
         self._homes: dict[TaskId, LmdbHome] = {}
         self._tasks: dict[TaskId, Task] = {}
         self._counts: dict[str, int] = {}
+        self._routes: Routes = {}
         self._globals = Globals(self)
 
-    def perform(
-        self, orders: wire.Orders, order: wire.Order, chunks: Iterable[wire.Rows]
-    ) -> Iterator[tuple[int, bytes]]:
+    def handle(self, raw_orders: bytes, raw_rows: Iterable[bytes]) -> list[Message]:
+        """Runs the tasks of a level for which there is something to do."""
+        orders = wire.decode_orders(raw_orders)
+        chunks: dict[TaskId, list[wire.Rows]] = {}
+        for raw in raw_rows:
+            some = wire.decode_rows(raw)
+            chunks.setdefault(TaskId(some.stage, some.partition), []).append(some)
+        given: list[Message] = []
+        try:
+            for order in orders.orders:
+                rows = chunks.get(TaskId(order.stage, order.partition), [])
+                if rows or order.ranges or order.carried or order.due:
+                    given += self.perform(orders, order, rows)
+        except StreamsError as error:
+            if error.retriable:
+                raise
+            given.append((0, wire.encode(failed(error))))
+        return given
+
+    def perform(self, orders: wire.Orders, order: wire.Order, chunks: Iterable[wire.Rows]) -> Iterator[Message]:
         """Runs a task; gives (slot, message) pairs: rows for later levels, and the receipt."""
         job, task_id = self.job, TaskId(order.stage, order.partition)
         base = None if order.base is None else Version(*order.base)
@@ -64,9 +91,8 @@ class Workshop:
             result, positions = self._run(task, order, orders, attempt, rows, received)
         sent, carried, outbox = self._sorted_out(result, task_id)
         for target, target_rows in sent.items():
-            message = wire.Rows(
-                job.level_of(target), target.subtopology, target.partition, attempt.id, encode_rows(target_rows)
-            )
+            stage, partition, packed = target.subtopology, target.partition, encode_rows(target_rows)
+            message = wire.Rows(job.level_of(target), stage, partition, attempt.id, packed)
             yield job.slot_of(target), wire.encode(message)
         given = Yield(
             delta=result.delta,
@@ -137,13 +163,19 @@ class Workshop:
         sent: dict[TaskId, list[Row]] = {}
         carried: dict[TaskId, list[Row]] = {}
         outbox: list[Any] = []
-        level = self.job.level_of(origin)
+        routes, level = self._routes, self.job.level_of(origin)
         for sequence, output in enumerate(result.outputs):
             topic, partition, key, value, timestamp, headers, order = output
-            target = self.job.target(topic, partition, key, origin)
-            if target is None:
+            if topic not in routes:
+                routes[topic] = self.job.route(topic)
+            route = routes[topic]
+            if route is None:
                 outbox.append(output)
                 continue
+            stage, count = route
+            if partition is None:
+                partition = partition_of(key, count)
+            target = TaskId(stage, origin.partition % count if partition is None else partition)
             row: Row = (topic, target.partition, sequence, key, value, timestamp, headers, order)
             (sent if self.job.level_of(target) > level else carried).setdefault(target, []).append(row)
         return sent, carried, outbox

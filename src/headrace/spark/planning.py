@@ -1,0 +1,92 @@
+"""Which records come next: the ranges of the log for a batch.
+
+A task that reads several partitions of the log keeps them in the order of time by itself. One that reads the log beside
+rows which other tasks send it in the same batch cannot: what it was sent it must take. So topics that meet in such a
+task are planned together: none of them is read past the first record that another one has to leave for later.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+
+from headrace.log.protocol import Log
+from headrace.model.ids import TopicPartition
+from headrace.spark.control import Control
+from headrace.spark.job import Job
+
+# Topic, partition, first offset and the one after the last, and whether the log holds more.
+Ends = tuple[str, int, int, int, bool]
+
+
+class Planner:
+    """Plans batches of at most so many records of a partition."""
+
+    def __init__(self, job: Job, log: Log) -> None:
+        self._log, self._at_most = log, job.config.batch_max_records
+        self._meeting = meeting_topics(job)
+
+    def ends(self, control: Control) -> list[Ends]:
+        """What there is to read."""
+        topics = sorted({topic for topic, _, _ in control.positions})
+        extents = self._log.extents(topics) if topics else {}
+        last = {at: extent.end for at, extent in extents.items()}
+        positions = {TopicPartition(topic, partition): offset for topic, partition, offset in control.positions}
+        ends = {at: min(last.get(at, offset), offset + self._at_most) for at, offset in positions.items()}
+        for patterns in self._meeting:
+            self._align({at: end for at, end in ends.items() if matches(at.topic, patterns)}, last, ends)
+        return [
+            (at.topic, at.partition, offset, ends[at], last[at] > ends[at])
+            for at, offset in positions.items()
+            if ends[at] > offset
+        ]
+
+    def _align(
+        self, group: Mapping[TopicPartition, int], last: Mapping[TopicPartition, int], ends: dict[TopicPartition, int]
+    ) -> None:
+        """Lets nobody in a group read past the oldest record that is left for later."""
+        left = {at: end for at, end in group.items() if last.get(at, end) > end}
+        times = {at: self._time_at(at, end) for at, end in left.items()}
+        if not times:
+            return
+        slowest = min(times, key=lambda at: times[at])
+        others = {at: times[slowest] for at in group if at != slowest}
+        for at, offset in self._log.offsets_for_times(others).items():
+            if offset is not None:
+                ends[at] = min(ends[at], offset)
+
+    def _time_at(self, at: TopicPartition, offset: int) -> int:
+        for chunk in self._log.read(at, offset, offset + 1):
+            for _, _, _, timestamp, _ in chunk.rows():
+                return timestamp
+        return 0  # compaction has removed it
+
+
+def meeting_topics(job: Job) -> list[set[str]]:
+    """Topics of the log, or patterns of them, that meet in a stage which also gets rows from other stages."""
+    return [
+        {topic for source in feeding(job, number) for topic in topics_of(job, source)}
+        for number, stage in job.plan.stages.items()
+        if stage.inputs and topics_of(job, number)
+    ]
+
+
+def topics_of(job: Job, number: int) -> set[str]:
+    stage = job.plan.stages[number]
+    return {*map(re.escape, stage.topics), *stage.patterns}
+
+
+def feeding(job: Job, number: int) -> set[int]:
+    """A stage and all that lead to it."""
+    stages, found, to_do = job.plan.stages, set[int](), [number]
+    while to_do:
+        some = to_do.pop()
+        if some not in found:
+            found.add(some)
+            inputs = set(stages[some].inputs)
+            to_do += [writer for writer, stage in stages.items() if inputs & set(stage.outputs)]
+    return found
+
+
+def matches(topic: str, patterns: Iterable[str]) -> bool:
+    return any(re.fullmatch(pattern, topic) for pattern in patterns)

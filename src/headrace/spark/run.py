@@ -1,0 +1,140 @@
+# pyright: basic
+"""One run of an application: from taking over its checkpoint until it is let go."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable
+
+from headrace.commit.coordinator import Coordinator, Habits, World
+from headrace.commit.fingerprint import fingerprint_of
+from headrace.commit.recovery import read_fingerprint
+from headrace.commit.storage import Storage, open_storage
+from headrace.errors import ConfigError, StreamsError
+from headrace.log.creating import Creating
+from headrace.log.open import open_log
+from headrace.plan.copartition import partition_counts, task_counts
+from headrace.plan.cut import plan
+from headrace.spark.host import Host
+from headrace.spark.job import Job
+from headrace.spark.session import session
+from headrace.spark.setup import Setup
+from headrace.spark.shipping import is_local
+from headrace.spark.topics import first_positions, prepare_topics, topics_read
+
+LOOK = 1.0  # seconds between two looks at which topics there are
+
+
+class Run:
+    """Opened, it has delivered what the log lacked, and goes on where the last run ended."""
+
+    def __init__(self, setup: Setup, *, paused: bool = False) -> None:
+        self._setup = setup
+        spark = setup.spark or session(setup.master, setup.config.num_stream_threads)
+        if setup.log.startswith("file:") and not is_local(spark):
+            raise ConfigError(
+                f"{setup.log} is a log on this machine, but Spark runs on {spark.sparkContext.master}: executors on "
+                "other hosts cannot read it. Use a Kafka log, or --master local[N]"
+            )
+        self._log = open_log(setup.log, setup.config.extra)
+        self.topics = prepare_topics(self._log, setup.graph, setup.config)
+        storage = open_storage(setup.checkpoint)
+        job = self._planned(storage)
+        self.coordinator = self._coordinator(storage, job)
+        slots = min(setup.config.num_stream_threads or 2**31, spark.sparkContext.defaultParallelism)
+        self.job = job.placed(self.coordinator.ledger.checkpoint, slots)
+        self._looked = time.monotonic()
+        self._host: Host | None = None
+        try:
+            self._check_positions()
+            self._host = Host(spark, self.job, self.coordinator, paused=paused) if job.tasks else None
+        except BaseException:
+            self.close()
+            raise
+
+    def _check_positions(self) -> None:
+        """With the reset policy "none" nothing says where to begin: never a silent skip."""
+        known = self.coordinator.ledger.positions
+        unknown = sorted(str(at) for at in self._log.extents(sorted(self.topics)) if at not in known)
+        if unknown:
+            raise StreamsError(
+                f"{', '.join(unknown)} was never read, and auto.offset.reset is none: say where to begin, earliest or "
+                "latest, or with headrace reset"
+            )
+
+    def _planned(self, storage: Storage) -> Job:
+        setup, stages = self._setup, plan(self._setup.graph)
+        known = {name: topic.partitions for name, topic in self._log.topics().items()}
+        before = read_fingerprint(storage)
+        partitions = partition_counts(setup.graph, stages, known, before.partitions if before else {})
+        tasks = dict(task_counts(stages, known, partitions))
+        for number, stage in stages.stages.items():
+            matched = [known[topic] for topic in self.topics for p in stage.patterns if re.fullmatch(p, topic)]
+            tasks[number] = max([tasks[number], *matched])
+        if stages.global_nodes:
+            tasks[len(stages.stages)] = 1
+        return Job(
+            application=setup.application_id,
+            graph=setup.graph,
+            plan=stages,
+            config=setup.config,
+            tasks=tasks,
+            partitions=partitions,
+            log=setup.log,
+            checkpoint=setup.checkpoint,
+            state=setup.state_dir,
+            at_step=setup.at_step,
+        )
+
+    def _coordinator(self, storage: Storage, job: Job) -> Coordinator:
+        setup = self._setup
+        self._partitions = {name: self._log.topic(name).partitions for name in self.topics}
+        tasks = {number: count for number, count in job.tasks.items() if number in job.plan.stages}
+        return Coordinator.open(
+            storage,
+            Creating(self._log),
+            setup.application_id,
+            fingerprint_of(setup.graph, job.plan, setup.config, tasks=tasks, partitions=job.partitions),
+            topics={name: self._log.topic(name).id for name in self.topics},
+            positions=first_positions(self._log, setup.graph, setup.config, self.topics),
+            habits=Habits(exactly_once=setup.config.processing_guarantee == "exactly_once"),
+            world=World(at_step=setup.at_step),
+        )
+
+    # -------------------------------------------------------------------------------------------------- while it runs
+    def look(self) -> bool:
+        """Raises what went wrong; False if topics have appeared or grown, so that the run must be planned anew."""
+        self.coordinator.beat()
+        self.coordinator.check()
+        if self._host is not None:
+            self._host.check()
+        if time.monotonic() < self._looked + LOOK:
+            return True
+        self._looked = time.monotonic()
+        topics = self._log.topics()
+        read = topics_read(self._setup.graph, topics)
+        return {name: topics[name].partitions for name in read & topics.keys()} == self._partitions
+
+    def settled(self) -> bool:
+        """Whether everything in the log has been processed and delivered."""
+        ledger, extents = self.coordinator.ledger, self._log.extents(sorted(self.topics))
+        read = all(ledger.positions.get(at, 0) >= extent.end for at, extent in extents.items())
+        return read and not ledger.carried and self.coordinator.delivered >= ledger.number
+
+    def wait(self, reached: Callable[[], bool], timeout: float) -> bool:
+        return reached() if self._host is None else self._host.wait(reached, timeout)
+
+    def pause(self, paused: bool) -> None:
+        if self._host is not None:
+            self._host.pause(paused)
+
+    # ------------------------------------------------------------------------------------------------------- its end
+    def close(self) -> None:
+        """Ends after the batch that is running; what is committed is delivered."""
+        if self._host is not None:
+            self._host.stop()
+        try:
+            self.coordinator.close()
+        finally:
+            self._log.close()
