@@ -159,6 +159,17 @@ def as_dict(subtopology: Subtopology) -> dict[str, Any]:
     return {"id": subtopology.number, "global": subtopology.is_global, "nodes": nodes}
 
 
+def escaped(text: str) -> str:
+    """Text that neither ends a label nor becomes markup in it.
+
+    >>> escaped('a "b" <c>')
+    'a #quot;b#quot; #lt;c#gt;'
+    """
+    for character, entity in (("#", "#35;"), ("&", "#amp;"), ('"', "#quot;"), ("<", "#lt;"), (">", "#gt;")):
+        text = text.replace(character, entity)
+    return " ".join(text.split("\n"))
+
+
 def mermaid(description: TopologyDescription) -> str:
     """A flowchart with one box per sub-topology.
 
@@ -170,7 +181,7 @@ def mermaid(description: TopologyDescription) -> str:
     for subtopology in description.subtopologies:
         lines.append(f"  subgraph s{subtopology.number}[Sub-topology {subtopology.number}]")
         for node in subtopology.nodes:
-            label = f"{node.name}<br/>{node.details}".replace('"', "#quot;")
+            label = f"{escaped(node.name)}<br/>{escaped(node.details)}"
             shape = f'(["{label}"])' if node.kind != "Processor" else f'["{label}"]'
             lines.append(f"    {ids[node.name]}{shape}")
         lines.append("  end")

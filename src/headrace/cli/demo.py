@@ -1,0 +1,160 @@
+"""`headrace demo`: an example on Spark and the embedded log, with a generator of events, live."""
+
+from __future__ import annotations
+
+import random
+import signal
+import tempfile
+import threading
+import time
+from collections.abc import Generator
+from contextlib import ExitStack, closing, contextmanager
+from pathlib import Path
+from types import FrameType
+from typing import Annotated, Any
+
+import typer
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from headrace.app import Application
+from headrace.cli import programs
+from headrace.cli.engine import start_spark
+from headrace.cli.options import AsJson
+from headrace.cli.printing import out, say, show
+from headrace.log import Consumer, ConsumerRecord, Producer, open_log
+
+A_SECOND = 40  # events
+ROWS = 15
+PARTITIONS = 2
+
+
+def demo(
+    name: Annotated[str, typer.Argument(help="Which example.")] = "stock_statistics",
+    seconds: Annotated[float | None, typer.Option(help="End by itself after so long.")] = None,
+    directory: Annotated[Path | None, typer.Option(help="Keep log and checkpoint here.")] = None,
+    list_all: Annotated[bool, typer.Option("--list", help="List the examples.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Run an example live, with made-up events, until Ctrl-C."""
+    if list_all:
+        rows = [{"name": example, "about": about} for example, about in programs.names().items()]
+        show(rows, ["name", "about"], as_json=as_json)
+        return
+    example = programs.program(name)
+    with ExitStack() as stack:
+        place = directory or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="headrace-demo-")))
+        last = stack.enter_context(_running(name, example, place.absolute(), seconds))
+        out().print(last)
+    _hint(name, example, directory)
+
+
+@contextmanager
+def _running(name: str, example: Any, place: Path, seconds: float | None) -> Generator[Table]:
+    """Runs an example; gives the last table."""
+    address = f"file:{place / 'log'}"
+    with closing(open_log(address)) as log:
+        for topic in {*example.TOPICS, *example.OUTPUTS} - log.topics().keys():
+            log.create_topic(topic, PARTITIONS)
+        state = str(place / "state")
+        app = Application(
+            example.APPLICATION, example.build(), address, checkpoint=str(place / "checkpoint"), state_dir=state
+        )
+        start_spark(app)
+        with _until_signal() as over:
+            app.start()
+            generator = threading.Thread(target=_generate, args=(example, address, over))
+            generator.start()
+            try:
+                say(f"{name} is running on Spark. Ctrl-C ends it. Meanwhile, elsewhere:")
+                say(
+                    f"  headrace consume --log {address} --topic {next(iter(example.TOPICS))} --property print.key=true"
+                )
+                yield _watch(name, example, address, over, seconds)
+            finally:
+                over.set()
+                generator.join()
+                app.stop()
+
+
+@contextmanager
+def _until_signal() -> Generator[threading.Event]:
+    """An event that Ctrl-C and SIGTERM set, instead of ending the process."""
+    over = threading.Event()
+
+    def end(number: int, frame: FrameType | None) -> None:
+        over.set()
+
+    before = {number: signal.signal(number, end) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield over
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _generate(example: Any, address: str, over: threading.Event) -> None:
+    """Writes the example's events to the log, until it is over."""
+    with Producer(address) as producer:
+        for event in example.events(random.Random(7)):  # noqa: S311 - made-up events
+            key, value = example.TOPICS[event.topic]
+            producer.send(
+                event.topic,
+                event.key,
+                event.value,
+                key_serde=key,
+                value_serde=value,
+                timestamp=event.timestamp,
+                headers=event.headers,
+            )
+            if over.wait(1 / A_SECOND):
+                return
+
+
+def _watch(name: str, example: Any, address: str, over: threading.Event, seconds: float | None) -> Table:
+    """Shows the latest value of every key that the example writes, until it is over."""
+    latest: dict[tuple[str, str], str] = {}
+    seen, end = 0, None if seconds is None else time.monotonic() + seconds
+    with (
+        Consumer(address, auto_offset_reset="earliest") as consumer,
+        Live(_table(name, latest, 0), console=out(), refresh_per_second=5, transient=True) as live,
+    ):
+        consumer.subscribe(*example.OUTPUTS)
+        while not over.is_set() and (end is None or time.monotonic() < end):
+            for record in consumer.poll(200):
+                key, value = _shown(example, record)
+                latest.pop((record.topic, key), None)
+                latest[record.topic, key] = value
+                seen += 1
+            live.update(_table(name, latest, seen))
+    return _table(name, latest, seen)
+
+
+def _shown(example: Any, record: ConsumerRecord) -> tuple[str, str]:
+    """Key and value of a result, for people."""
+    decoded: list[Any] = [
+        None if raw is None else serde.decode(raw)
+        for raw, serde in zip((record.key, record.value), example.OUTPUTS[record.topic], strict=True)
+    ]
+    key, value = decoded
+    if hasattr(key, "window"):
+        return f"{key.key} [{key.window.start // 1000 % 86400} s]", str(value)
+    return str(key), str(value)
+
+
+def _table(name: str, latest: dict[tuple[str, str], str], seen: int) -> Table:
+    table = Table("topic", "key", "latest value", title=f"{name}: {seen:,} results, the last {ROWS} keys")
+    for (topic, key), value in list(latest.items())[-ROWS:]:
+        table.add_row(Text(topic), Text(key), Text(value))
+    return table
+
+
+def _hint(name: str, example: Any, directory: Path | None) -> None:
+    say(f"Next: the program is {programs.folder() / name}.py. `headrace demo --list` shows the others,")
+    if directory is None:
+        say(f"`headrace demo {name} --directory demo` keeps log and state: the next run goes on where it ended.")
+        return
+    topic = next(iter(example.OUTPUTS))
+    say(f"`headrace consume --log file:{directory}/log --topic {topic} --from-beginning` reads what came out, and the")
+    say("same demo in the same directory goes on where this one ended.")

@@ -1,0 +1,72 @@
+"""`headrace run`: runs an application until a signal, or until what is in the log has been processed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from headrace.app import Application
+from headrace.cli.engine import start_spark
+from headrace.cli.loading import load
+from headrace.cli.printing import WrongUsage, err, pairs, say
+from headrace.config.properties import read_properties
+from headrace.topology.builder import Topology
+
+Target = Annotated[
+    str, typer.Argument(metavar="MODULE:ATTRIBUTE", help="An Application or a Topology, or a function that makes one.")
+]
+
+
+def run(
+    target: Target,
+    once: Annotated[bool, typer.Option("--once", help="Process what is in the log, and end.")] = False,
+    master: Annotated[str | None, typer.Option(help="Spark's: local[4], spark://HOST:7077, yarn, k8s://…")] = None,
+    application_id: Annotated[str | None, typer.Option(help="Of a topology: the application's id.")] = None,
+    log: Annotated[str | None, typer.Option(help="Of a topology: its log, file:DIR.", envvar="HEADRACE_LOG")] = None,
+    checkpoint: Annotated[str | None, typer.Option(help="Of a topology: the directory or URL of its state.")] = None,
+    state_dir: Annotated[str | None, typer.Option(help="Of a topology: where copies of the state lie.")] = None,
+    config: Annotated[Path | None, typer.Option(help="Of a topology: a .properties file.")] = None,
+    settings: Annotated[list[str] | None, typer.Option("--set", help="Of a topology: key=value, wins.")] = None,
+    verbose: Annotated[bool, typer.Option("--verbose", help="Show what Spark says while it starts.")] = False,
+) -> None:
+    """Run an application on Spark, until Ctrl-C or SIGTERM."""
+    thing = load(target)
+    given = {**(read_properties(config) if config else {}), **pairs(settings or [], "--set")}
+    places = {"--application-id": application_id, "--checkpoint": checkpoint, "--state-dir": state_dir}
+    if isinstance(thing, Topology):
+        app = _application(thing, target, given, {**places, "--log": log})
+    else:
+        app = _ready(thing, target, {**places, "--config": config, "--set": settings})
+    start_spark(app, master, verbose=verbose)
+    if once:
+        with err().status(f"{app.application_id} is processing what is there …"):
+            app.run_available()
+        return
+    say(f"{app.application_id} is running. Ctrl-C ends it.")
+    app.run()
+    say(f"{app.application_id} has stopped.")
+
+
+def _ready(app: Application, target: str, given: Mapping[str, Any]) -> Application:
+    """An application says itself what it is: what is given beside it would have no effect."""
+    useless = [flag for flag, value in given.items() if value]
+    if useless:
+        raise WrongUsage(f"{target} gives an Application, which says that itself: {', '.join(useless)} has no effect")
+    return app
+
+
+def _application(
+    topology: Topology, target: str, settings: Mapping[str, str], places: Mapping[str, str | None]
+) -> Application:
+    name = places["--application-id"] or settings.get("application.id")
+    log = places["--log"]
+    for what, flag in ((name, "--application-id"), (log or settings.get("bootstrap.servers"), "--log")):
+        if what is None:
+            raise WrongUsage(f"{target} gives a Topology: to run it, give {flag} (and --checkpoint), too")
+    state_dir = places["--state-dir"] or settings.get("state.dir")
+    return Application(
+        str(name), topology, log, checkpoint=places["--checkpoint"], config={**settings, "state.dir": state_dir}
+    )

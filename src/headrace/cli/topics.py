@@ -1,0 +1,139 @@
+"""`headrace topics`: what `kafka-topics` does."""
+
+from __future__ import annotations
+
+import re
+from contextlib import closing
+from typing import Annotated, Any
+
+import typer
+
+from headrace.cli.options import AsJson, LogAddress, Servers, log_at
+from headrace.cli.printing import WrongUsage, pairs, say, show, show_json
+from headrace.log import Admin, Log
+from headrace.log.admin import TopicDescription
+from headrace.log.configs import DEFAULTS
+from headrace.log.errors import UnknownTopicError
+
+app = typer.Typer(help="List, create, describe, alter and delete topics.", no_args_is_help=True)
+
+Name = Annotated[str, typer.Option("--topic", help="The topic's name.")]
+Pattern = Annotated[str | None, typer.Option("--topic", help="A name, or a regular expression that names match.")]
+Settings = Annotated[list[str] | None, typer.Option("--config", help="key=value; may be given several times.")]
+IfExists = Annotated[bool, typer.Option("--if-exists", help="Do nothing if there is no such topic.")]
+
+
+@app.command("list")
+def list_topics(
+    topic: Pattern = None, log: LogAddress = None, bootstrap_server: Servers = None, as_json: AsJson = False
+) -> None:
+    """The names of the topics."""
+    with closing(log_at(log, bootstrap_server)) as opened:
+        names = _matching(opened, topic)
+    if as_json:
+        show_json(names)
+    else:
+        typer.echo("".join(f"{name}\n" for name in names), nl=False)
+
+
+@app.command()
+def create(
+    topic: Name,
+    partitions: Annotated[int, typer.Option(help="How many partitions it has.")] = 1,
+    replication_factor: Annotated[int | None, typer.Option(help="Taken and not used: the log has one copy.")] = None,
+    config: Settings = None,
+    if_not_exists: Annotated[bool, typer.Option("--if-not-exists", help="Do nothing if there is one.")] = False,
+    log: LogAddress = None,
+    bootstrap_server: Servers = None,
+) -> None:
+    """Make a topic."""
+    settings = pairs(config or [], "--config")
+    with closing(log_at(log, bootstrap_server)) as opened:
+        if if_not_exists and topic in opened.topics():
+            return
+        Admin(opened).create_topic(topic, partitions, settings)
+    say(f"Created topic {topic}.")
+
+
+@app.command()
+def delete(topic: Name, if_exists: IfExists = False, log: LogAddress = None, bootstrap_server: Servers = None) -> None:
+    """Delete topics, with everything in them."""
+    with closing(log_at(log, bootstrap_server)) as opened:
+        names = _matching(opened, topic)
+        if not names and not if_exists:
+            opened.topic(topic)
+        for name in names:
+            Admin(opened).delete_topic(name)
+            say(f"Deleted topic {name}.")
+
+
+@app.command()
+def describe(
+    topic: Pattern = None, log: LogAddress = None, bootstrap_server: Servers = None, as_json: AsJson = False
+) -> None:
+    """Partitions, offsets and settings of topics."""
+    with closing(log_at(log, bootstrap_server)) as opened:
+        names = _matching(opened, topic)
+        if topic is not None and not names:
+            opened.topic(topic)
+        described = [as_data(Admin(opened).describe(name)) for name in names]
+    if as_json:
+        show_json(described)
+        return
+    for one in described:
+        changed = ",".join(f"{k}={v}" for k, v in one["config"].items() if DEFAULTS.get(k) != v)
+        typer.echo(
+            f"Topic: {one['topic']}\tTopicId: {one['id']}\tPartitionCount: {one['partitions']}\tConfigs: {changed}"
+        )
+        show(one["offsets"], ["partition", "earliest", "end", "records"], as_json=False)
+
+
+@app.command()
+def alter(
+    topic: Name,
+    partitions: Annotated[int | None, typer.Option(help="How many partitions it is to have.")] = None,
+    config: Settings = None,
+    delete_config: Annotated[list[str] | None, typer.Option(help="A setting that gets its default again.")] = None,
+    if_exists: IfExists = False,
+    log: LogAddress = None,
+    bootstrap_server: Servers = None,
+) -> None:
+    """Give a topic more partitions, or other settings."""
+    settings: dict[str, str | int | None] = {**pairs(config or [], "--config"), **dict.fromkeys(delete_config or [])}
+    if partitions is None and not settings:
+        raise WrongUsage("what is to change? Give --partitions, --config or --delete-config")
+    with closing(log_at(log, bootstrap_server)) as opened:
+        if if_exists and topic not in opened.topics():
+            return
+        if settings:
+            opened.alter_config(topic, settings)
+        if partitions is not None:
+            opened.add_partitions(topic, partitions)
+    say(f"Altered topic {topic}.")
+
+
+def _matching(log: Log, wanted: str | None) -> list[str]:
+    """The topic of that name, else those that match it as a regular expression, as Kafka's tool has it."""
+    names = sorted(log.topics())
+    if wanted is None or wanted in names:
+        return names if wanted is None else [wanted]
+    try:
+        return [name for name in names if re.fullmatch(wanted, name)]
+    except re.error:
+        raise UnknownTopicError(f"there is no topic {wanted!r}") from None
+
+
+def as_data(description: TopicDescription) -> dict[str, Any]:
+    """A description for JSON."""
+    topic = description.topic
+    offsets = [
+        {"partition": number, "earliest": extent.earliest, "end": extent.end, "records": extent.end - extent.earliest}
+        for number, extent in sorted(description.extents.items())
+    ]
+    return {
+        "topic": topic.name,
+        "id": topic.id,
+        "partitions": topic.partitions,
+        "config": dict(topic.config),
+        "offsets": offsets,
+    }
