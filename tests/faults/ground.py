@@ -1,0 +1,162 @@
+"""What outlives the processes that are killed, and how they are started."""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import subprocess
+import sys
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from headrace.commit import MemoryHome, open_storage, read_ledger, restore
+from headrace.commit.chain import read_delta
+from headrace.commit.ledger import manifest_numbers
+from headrace.log.filelog import FileLog
+from headrace.model.ids import TaskId, TopicPartition
+from tests.faults import programs
+from tests.faults.killing import Kill
+from tests.faults.life import Scene
+
+ROOT = Path(__file__).parents[2]
+PATIENCE = 180  # seconds; only a run that hangs waits for so long
+Row = tuple[int, bytes | None, bytes | None, int, Any]
+
+
+class Ground:
+    """The directory of an application: its log, its checkpoint, its local state."""
+
+    def __init__(self, folder: Path, program: str, *, config: dict[str, Any] | None = None, **more: Any) -> None:
+        self.folder, self.lives = folder, list[Life]()
+        self.program: programs.Program = getattr(programs, program)
+        self.scene = Scene(program, str(folder), config=config or {}, **more)
+        folder.mkdir(parents=True, exist_ok=True)
+        with self.log() as log:
+            self.program.begin(log)
+        self.fed = self.program.lines
+
+    def log(self) -> FileLog:
+        return FileLog(self.folder / "log", clean_every=None)
+
+    def live(self, *kills: Kill, jvm: dict[str, str] | None = None) -> Life:
+        """Starts the application; it runs until it is killed, or nothing is left to do."""
+        number = len(self.lives)
+        path = self.folder / f"life-{number}" / "scene"
+        path.parent.mkdir()
+        path.write_bytes(msgspec.json.encode(msgspec.structs.replace(self.scene, kills=list(kills), life=number)))
+        self.lives.append(Life(["-m", "tests.faults.life", str(path)], path.parent, jvm or {}))
+        return self.lives[-1]
+
+    def feed(self, count: int) -> None:
+        """Writes more input."""
+        with self.log() as log:
+            self.program.feed(log, range(self.fed, self.fed + count))
+        self.fed += count
+
+    def clear(self) -> None:
+        for life in self.lives:
+            life.clear()
+
+    def outputs(self) -> dict[TopicPartition, list[Row]]:
+        """All that was written, by partition."""
+        with self.log() as log:
+            places = [at for at in log.extents(list(log.topics())) if at.topic != "lines"]
+            return {at: [row for chunk in log.read(at, 0) for row in chunk.rows()] for at in sorted(places)}
+
+    def stores(self) -> dict[TaskId, list[tuple[bytes, bytes]]]:
+        """The state of every task, byte for byte, as the checkpoint has it."""
+        storage = open_storage(self.scene.checkpoint or self.folder / "checkpoint")
+        ledger = read_ledger(storage, manifest_numbers(storage)[-1])
+        found: dict[TaskId, list[tuple[bytes, bytes]]] = {}
+        for task, standing in sorted(ledger.tasks.items()):
+            load = partial(read_delta, storage, task)
+            engine = restore(MemoryHome(), standing.version, lambda chain=standing.chain: chain, load).engine
+            found[task] = list(engine.scan(b"", None))
+        return found
+
+    def tables(self) -> dict[str, list[tuple[str, Any]]]:
+        """The stores as the last life has read them before its end."""
+        return msgspec.json.decode((self.lives[-1].folder / "tables").read_bytes())
+
+
+class Life:
+    """A process, and all that it started: they share a session, which is how those that it leaves are found."""
+
+    def __init__(self, arguments: Sequence[str], folder: Path, environment: dict[str, str]) -> None:
+        self.folder = folder
+        with (folder / "said").open("wb") as said:
+            self.process = subprocess.Popen(
+                [sys.executable, *arguments],
+                cwd=ROOT,
+                env={**os.environ, "PYTHONPATH": f"{ROOT / 'src'}:{ROOT}", **environment},
+                stdout=said,
+                stderr=said,
+                start_new_session=True,
+            )
+
+    @property
+    def said(self) -> str:
+        return (self.folder / "said").read_text()
+
+    def landed(self) -> int:
+        return len(list(self.folder.glob("landed-*")))
+
+    def end(self) -> int:
+        """Waits for the end of the process itself; what it leaves behind goes on."""
+        return self.process.wait(PATIENCE)
+
+    def ends_well(self) -> None:
+        assert self.end() == 0, self.said
+
+    def ends_by_kill(self) -> None:
+        assert self.end() == -signal.SIGKILL, f"it was not killed: {self.said}"
+        assert self.landed()
+
+    def clear(self) -> None:
+        """Ends all that is left of it."""
+        if self.process.poll() is None:
+            self.process.kill()
+            self.process.wait()
+        for process in members(self.process.pid):
+            os.kill(process, signal.SIGKILL)
+
+
+def members(session: int) -> Iterator[int]:
+    """The processes of a session."""
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                fields = (entry / "stat").read_text().rpartition(")")[2].split()
+            except OSError:
+                continue
+            if int(fields[3]) == session and fields[0] != "Z":
+                yield int(entry.name)
+
+
+def by_key(rows: Sequence[Row]) -> dict[str, list[tuple[str, int]]]:
+    """Values and timestamps of every key, in their order."""
+    found = defaultdict[str, list[tuple[str, int]]](list)
+    for _, key, value, timestamp, _ in rows:
+        assert key is not None
+        assert value is not None
+        found[key.decode()].append((value.decode(), timestamp))
+    return found
+
+
+def gone(session: int) -> bool:
+    """Whether all processes of a session end by themselves."""
+    for process in members(session):
+        try:
+            ending = os.pidfd_open(process)
+        except ProcessLookupError:
+            continue
+        with os.fdopen(ending):
+            if not select.select([ending], [], [], PATIENCE)[0]:
+                return False
+    return True

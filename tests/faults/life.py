@@ -1,0 +1,68 @@
+"""One life of an application in a process of its own: `python -m tests.faults.life SCENE`, a file in JSON."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from pyspark import SparkContext
+
+from headrace.app import Application
+from headrace.spark.session import session
+from tests.faults import programs
+from tests.faults.killing import Kill, Killer
+
+
+class Scene(msgspec.Struct):
+    """What a life needs to know."""
+
+    program: str
+    folder: str  # of log, checkpoint and local state
+    kills: list[Kill] = []
+    config: dict[str, Any] = {}
+    checkpoint: str = ""
+    master: str = ""
+    tables: list[str] = []  # stores to be read at the end
+    life: int = 0
+
+    def application(self, spark: Any = None) -> Application:
+        here = Path(self.folder)
+        program: programs.Program = getattr(programs, self.program)
+        return Application(
+            "app", program.build(), f"file:{here}/log",
+            checkpoint=self.checkpoint or str(here / "checkpoint"), state_dir=str(here / "state"), spark=spark,
+            config={**program.config, **self.config},
+            at_step=Killer(here / f"life-{self.life}", os.getpid(), self.kills),
+        )  # fmt: skip
+
+
+def main(path: str) -> None:
+    scene = msgspec.json.decode(Path(path).read_bytes(), type=Scene)
+    stop_what_a_dead_driver_left()
+    spark = session(scene.master) if scene.master else session()
+    with scene.application(spark) as app:
+        app.drain()
+        tables = {name: [(key, plain(value)) for key, value in app.store(name).all()] for name in scene.tables}
+    Path(path).with_name("tables").write_bytes(msgspec.json.encode(tables))
+    spark.stop()
+
+
+def plain(value: Any) -> Any:
+    return getattr(value, "value", value)
+
+
+def stop_what_a_dead_driver_left() -> None:
+    """A JVM that outlives its driver still has its context; two have no room in it."""
+    if "PYSPARK_GATEWAY_PORT" in os.environ:
+        SparkContext._ensure_initialized()
+        jvm: Any = SparkContext._jvm
+        left = jvm.org.apache.spark.sql.classic.SparkSession.getDefaultSession()
+        if left.isDefined():
+            left.get().stop()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

@@ -1,0 +1,89 @@
+"""Topologies that are killed on Spark, each with its input."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from headrace import Processor, Punctuation, Record, Stores, StreamsBuilder, TimeWindows, Topology, serde
+from headrace.log.protocol import Log, Records
+from headrace.model.ids import TopicPartition
+
+TEXTS: dict[str, Any] = {"key": serde.STRING, "value": serde.STRING}
+CACHE_OFF = {"statestore.cache.max.bytes": 0}
+
+
+class Program(NamedTuple):
+    """A topology, and as many lines as it begins with; a key is always in the same partition."""
+
+    build: Callable[[], Topology]
+    lines: int
+    partitions: int = 1
+    config: dict[str, Any] = CACHE_OFF
+
+    def begin(self, log: Log) -> None:
+        log.create_topic("lines", self.partitions)
+        log.create_topic("out", self.partitions)
+        self.feed(log, range(self.lines))
+
+    def feed(self, log: Log, numbers: range) -> None:
+        """Writes lines, one for every 10 ms."""
+        for part in range(self.partitions):
+            own = [n for n in numbers if n % 5 % self.partitions == part]
+            records = Records([b"%d" % (n % 5) for n in own], [line(n).encode() for n in own], [10 * n for n in own])
+            log.append([(TopicPartition("lines", part), records)])
+
+
+def count_words() -> Topology:
+    """Two levels, both of which write to one topic, and a window store."""
+    builder = StreamsBuilder()
+    lines = builder.stream("lines", **TEXTS)
+    lines.map_values(str.upper).to("out", **TEXTS)
+    words = lines.flat_map_values(str.split).group_by(lambda _, word: word, **TEXTS)
+    words.count(store="counts").to_stream().map_values(str).to("out", **TEXTS)
+    words.windowed_by(TimeWindows.of(50)).count(store="windows")
+    return builder.build()
+
+
+class Watch(Processor):
+    """Keeps the last value of a key, forwards it, and tells of all of them by the wall clock."""
+
+    def init(self, context: Any) -> None:
+        self.context, self.store = context, context.store("watched")
+        context.schedule(200, Punctuation.WALL_CLOCK, self.tell)
+
+    def process(self, record: Record) -> None:
+        self.store.put(record.key, (self.store.get(record.key) or 0) + 1)
+
+    def tell(self, now: int) -> None:
+        for key, count in self.store.all():
+            self.context.forward(Record(key, f"{count}", now))
+
+
+def watch_words() -> Topology:
+    """A table of tagged lines that are never the same twice, counts of words, and ticks."""
+    builder = StreamsBuilder()
+    lines = builder.stream("lines", **TEXTS)
+    tagged = lines.map_values(lambda line: f"{line} {uuid.uuid4()}").select_key(lambda _, line: line.split()[0])
+    tagged.repartition(**TEXTS).group_by_key(**TEXTS).reduce(lambda _, new: new, store="latest").to_stream().to(
+        "latest", **TEXTS
+    )
+    words = lines.flat_map_values(str.split).group_by(lambda _, word: word, **TEXTS)
+    words.count(store="counts").to_stream().map_values(str).to("out", **TEXTS)
+    builder.add_store(Stores.key_value("watched", key=serde.STRING, value=serde.LONG))
+    lines.process(Watch, "watched").to("told", **TEXTS)
+    return builder.build()
+
+
+def line(number: int) -> str:
+    """Two to four words; the first is one of seven.
+
+    >>> line(1)
+    'first1 b c'
+    """
+    return " ".join([f"first{number % 7}", *("abcdefgh"[(number + i) % 8] for i in range(1 + number % 3))])
+
+
+WORDS = Program(count_words, 60)
+MANY = Program(watch_words, 30, partitions=3, config={})

@@ -1,0 +1,76 @@
+"""Drivers on Spark that are killed at every step of a batch, and started again: log and stores do not show it."""
+
+from __future__ import annotations
+
+import random
+import sys
+
+import pytest
+
+from headrace.commit.steps import (
+    BATCH,
+    DELIVERY,
+    DELTA_WRITTEN,
+    MANIFEST,
+    MARKER,
+    MERGE,
+    PURGE,
+    RANGES_PLANNED,
+    RECEIPT,
+    TASK_RUN,
+)
+from tests.faults.ground import Ground, gone
+from tests.faults.killing import WORKER, Kill
+
+pytestmark = [pytest.mark.spark, pytest.mark.slow]
+
+SMALL = {"batch.max.records": 2, "receipt.max.bytes": 0}
+GROUPS = [(RANGES_PLANNED, TASK_RUN, DELTA_WRITTEN), (RECEIPT, MANIFEST, DELIVERY), (MARKER, MERGE, PURGE)]
+
+
+@pytest.fixture(scope="module")
+def undisturbed(jvm, tmp_path_factory):
+    """Log and stores of a run that is never killed, all of it in one batch."""
+    ground = Ground(tmp_path_factory.mktemp("undisturbed") / "ground", "WORDS")
+    ground.live(jvm=jvm).ends_well()
+    ground.clear()
+    return ground.outputs(), ground.stores()
+
+
+def kill_at(name: str, when: str, chance: random.Random) -> Kill:
+    # At its start every life delivers what it takes over, and cleans up: the second time is in a batch.
+    first = 2 if name in {DELIVERY, MARKER} else 1
+    return Kill(f"{when} {name}", first if name in {MERGE, PURGE} else chance.randrange(first, first + 3))
+
+
+def test_every_step_is_in_a_group():
+    assert sorted(name for group in GROUPS for name in group) == sorted(BATCH)
+
+
+@pytest.mark.parametrize("names", GROUPS, ids=" and ".join)
+def test_log_and_stores_are_those_of_a_run_that_was_never_killed(names, ground, jvm, undisturbed, chance):
+    place = ground("WORDS", config=SMALL)
+    for kill in [kill_at(name, when, chance) for name in names for when in ("before", "after")]:
+        sys.stdout.write(f"{kill}\n")
+        place.live(kill, jvm=jvm).ends_by_kill()
+    place.live(jvm=jvm).ends_well()
+    assert (place.outputs(), place.stores()) == undisturbed
+
+
+def test_what_a_killed_driver_leaves_running_does_no_harm_and_ends(ground, undisturbed):
+    """Its JVM and its workers are still at work when the next driver starts."""
+    place = ground("WORDS", config=SMALL)
+    killed = place.live(Kill(f"before {TASK_RUN}", 4))
+    killed.ends_by_kill()
+    place.live().ends_well()
+    assert gone(killed.process.pid)
+    assert (place.outputs(), place.stores()) == undisturbed
+
+
+def test_workers_that_are_killed_in_their_tasks_are_replaced(ground, jvm, undisturbed):
+    place = ground("WORDS", config=SMALL, master="local[2,4]")
+    moments = [f"before {TASK_RUN}", f"after {TASK_RUN}", f"after {DELTA_WRITTEN}", f"after {RECEIPT}"]
+    life = place.live(*(Kill(moment, 5 + 6 * n, WORKER) for n, moment in enumerate(moments)), jvm=jvm)
+    life.ends_well()
+    assert life.landed() == len(moments)
+    assert (place.outputs(), place.stores()) == undisturbed
