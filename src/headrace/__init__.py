@@ -1,6 +1,7 @@
 """Kafka Streams for Python, on Spark."""
 
 from headrace import serde
+from headrace.app import Application
 from headrace.dsl.builder import StreamsBuilder
 from headrace.dsl.cogrouped import CogroupedKStream, WindowedCogroupedKStream
 from headrace.dsl.grouped import KGroupedStream
@@ -18,6 +19,9 @@ from headrace.errors import (
     StreamsError,
     TopologyError,
 )
+from headrace.log.admin import Admin
+from headrace.log.consumer import Consumer, ConsumerRecord
+from headrace.log.producer import Producer
 from headrace.model import timestamps
 from headrace.model.daily import DailyWindows
 from headrace.model.record import FixedKeyRecord, Record, RecordMetadata, ValueAndTimestamp, VersionedRecord
@@ -37,11 +41,11 @@ from headrace.topology.describe import TopologyDescription
 from headrace.topology.processor import FixedKeyProcessor, Processor, ProcessorContext, Punctuation
 
 __all__ = [
-    "Buffer", "CogroupedKStream", "ConfigError", "DailyWindows", "EmitStrategy", "FixedKeyProcessor", "FixedKeyRecord",
-    "GlobalKTable", "InvalidStateStoreError", "JoinWindows", "KGroupedStream", "KGroupedTable", "KStream", "KTable",
-    "Materialized", "ProcessingError", "Processor", "ProcessorContext", "Punctuation", "Record", "RecordMetadata",
-    "SerializationError", "SessionWindows", "SlidingWindows", "StateCorruptedError", "StoreSpec", "Stores",
-    "StreamsBuilder", "StreamsError", "Suppressed", "TimeWindows", "Topology", "TopologyDescription", "TopologyError",
-    "UnlimitedWindows", "ValueAndTimestamp", "VersionedRecord", "Window", "Windowed", "WindowedCogroupedKStream",
-    "WindowedKStream", "serde", "timestamps",
+    "Admin", "Application", "Buffer", "CogroupedKStream", "ConfigError", "Consumer", "ConsumerRecord", "DailyWindows",
+    "EmitStrategy", "FixedKeyProcessor", "FixedKeyRecord", "GlobalKTable", "InvalidStateStoreError", "JoinWindows",
+    "KGroupedStream", "KGroupedTable", "KStream", "KTable", "Materialized", "ProcessingError", "Processor",
+    "ProcessorContext", "Producer", "Punctuation", "Record", "RecordMetadata", "SerializationError", "SessionWindows",
+    "SlidingWindows", "StateCorruptedError", "StoreSpec", "Stores", "StreamsBuilder", "StreamsError", "Suppressed",
+    "TimeWindows", "Topology", "TopologyDescription", "TopologyError", "UnlimitedWindows", "ValueAndTimestamp",
+    "VersionedRecord", "Window", "Windowed", "WindowedCogroupedKStream", "WindowedKStream", "serde", "timestamps",
 ]  # fmt: skip

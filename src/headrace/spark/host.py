@@ -98,7 +98,12 @@ class Host:
             self._stopping = True
             self._tell()
         end = time.monotonic() + GRACE
-        while self._query.isActive and self._query.status["isTriggerActive"] and time.monotonic() < end:
+        while self._busy() and time.monotonic() < end:
             self.wait(lambda: False, 0.02)
         self._query.stop()
         shutil.rmtree(self._folder, ignore_errors=True)
+
+    def _busy(self) -> bool:
+        """Whether it begins, which Spark cannot interrupt without noise, or is in the middle of a batch."""
+        status = self._query.status
+        return self._query.isActive and (status["isTriggerActive"] or status["message"].startswith("Initializing"))

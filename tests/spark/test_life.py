@@ -1,0 +1,244 @@
+"""The life of an application: its states, pauses, what it refuses, and what happens to it while it runs."""
+
+from __future__ import annotations
+
+import re
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from headrace import Admin, Application, Consumer, Producer, Punctuation, Record, StreamsBuilder, StreamsError, serde
+from headrace.errors import ProcessingError
+from headrace.topology.builder import Topology
+from headrace.topology.processor import ProcessorContext
+
+pytestmark = pytest.mark.spark
+PATIENCE = 60.0
+
+
+class Place:
+    """A log, a checkpoint and a state directory for one test."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.log = folder, f"file:{folder}/log"
+
+    def app(self, topology: Topology, **options: Any) -> Application:
+        options = {"checkpoint": str(self.folder / "checkpoint"), "state_dir": str(self.folder / "state")} | options
+        return Application("life", topology, self.log, **options)
+
+    def create(self, *topics: str, partitions: int = 1) -> None:
+        with Admin(self.log) as admin:
+            for topic in topics:
+                admin.create_topic(topic, partitions=partitions)
+
+    def send(self, topic: str, *values: str, partition: int | None = None) -> None:
+        with Producer(self.log, key_serde=serde.STRING, value_serde=serde.STRING) as producer:
+            for value in values:
+                producer.send(topic, value, value, partition=partition)
+
+    def read(self, topic: str) -> list[str]:
+        with Consumer(self.log, value_serde=serde.STRING, auto_offset_reset="earliest") as consumer:
+            consumer.subscribe(topic)
+            return [record.value for record in consumer.poll(1000)]
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Iterator[Place]:
+    return Place(tmp_path)
+
+
+def copying(**source: Any) -> Topology:
+    builder = StreamsBuilder()
+    names = source.pop("topics", ("in",))
+    builder.stream(*names, key=serde.STRING, value=serde.STRING, **source).to("out")
+    return builder.build()
+
+
+def counting() -> Topology:
+    builder = StreamsBuilder()
+    builder.stream("in", key=serde.STRING, value=serde.STRING).group_by_key().count(store="counts")
+    return builder.build()
+
+
+def test_states_are_kafkas_and_listeners_are_told_of_every_change(place: Place):
+    app, seen = place.app(copying()), []
+    app.on_state_change(lambda new, old: seen.append((old, new)))
+    assert app.state == "CREATED"
+    with app:
+        assert app.state == app.State.RUNNING
+    assert seen == [
+        ("CREATED", "REBALANCING"),
+        ("REBALANCING", "RUNNING"),
+        ("RUNNING", "PENDING_SHUTDOWN"),
+        ("PENDING_SHUTDOWN", "NOT_RUNNING"),
+    ]
+
+
+def test_a_second_instance_is_refused_and_the_first_goes_on(place: Place):
+    with place.app(copying()) as first:
+        with pytest.raises(StreamsError, match=r"another instance runs .* to scale out, give Spark more executors"):
+            place.app(copying()).start()
+        place.send("in", "a")
+        first.drain(PATIENCE)
+        assert place.read("out") == ["a"]
+
+
+def test_a_paused_application_reads_nothing_until_it_is_resumed(place: Place):
+    app = place.app(copying())
+    app.pause()
+    with app:
+        place.send("in", "a")
+        with pytest.raises(StreamsError, match="did not settle"):
+            app.drain(timeout=1)
+        assert place.read("out") == []
+        app.resume()
+        app.drain(PATIENCE)
+        assert place.read("out") == ["a"]
+
+
+def test_what_a_function_raises_stops_the_application_and_reaches_whoever_waits(place: Place):
+    builder = StreamsBuilder()
+    builder.stream("in", value=serde.STRING).map_values(int).to("out", value=serde.INTEGER)
+    app, over = place.app(builder.build()), threading.Event()
+    app.on_state_change(lambda new, old: over.set() if new == "ERROR" else None)
+    with app:
+        place.send("in", "one")
+        with pytest.raises(ProcessingError, match=r"KSTREAM-MAPVALUES-0000000001 failed on .*in") as raised:
+            app.drain(PATIENCE)
+        assert isinstance(raised.value.__cause__, ValueError)
+        assert over.wait(PATIENCE)
+    assert app.state == "ERROR"
+
+
+def test_partitions_that_a_topic_gets_are_read_where_there_is_no_state(place: Place):
+    place.create("in", "out")
+    with place.app(copying()) as app:
+        place.send("in", "a")
+        app.drain(PATIENCE)
+        with Admin(place.log) as admin:
+            admin.add_partitions("in", 3)
+        place.send("in", "b", partition=2)
+        wait_for(app, lambda: place.read("out") == ["a", "b"])
+
+
+def test_partitions_that_a_topic_gets_stop_a_sub_topology_with_state(place: Place):
+    place.create("in")
+    with place.app(counting()) as app:
+        place.send("in", "a")
+        app.drain(PATIENCE)
+        with Admin(place.log) as admin:
+            admin.add_partitions("in", 2)
+        with pytest.raises(StreamsError, match=r"had 1 tasks and now has 2, and its state \(counts\) .* rescaled"):
+            wait_for(app, lambda: False)
+
+
+def test_topics_that_match_a_pattern_are_read_when_they_appear(place: Place):
+    place.create("in-1", "out")
+    with place.app(copying(topics=(), pattern=re.compile("in-.*"))) as app:
+        place.send("in-1", "a")
+        app.drain(PATIENCE)
+        place.create("in-2")
+        place.send("in-2", "b")
+        wait_for(app, lambda: place.read("out") == ["a", "b"])
+
+
+def test_a_topic_that_is_missing_is_refused_where_topics_are_not_created(place: Place):
+    with pytest.raises(StreamsError, match=r"no topic 'in', 'out'.*headrace topics create --topic in"):
+        place.app(copying(), auto_create_topics_enable=False).start()
+
+
+@pytest.mark.parametrize("reset, seen", [("latest", ["new"]), ("earliest", ["old", "new"])])
+def test_a_source_begins_where_its_reset_policy_says(place: Place, reset: str, seen: list[str]):
+    place.create("in", "out")
+    place.send("in", "old")
+    with place.app(copying(offset_reset=reset)) as app:
+        place.send("in", "new")
+        app.drain(PATIENCE)
+    assert place.read("out") == seen
+
+
+def test_a_source_that_may_not_choose_where_to_begin_refuses_to(place: Place):
+    place.create("in", "out")
+    with pytest.raises(StreamsError, match=r"auto\.offset\.reset is none"):
+        place.app(copying(offset_reset="none")).start()
+
+
+class Numbering:
+    """Keeps count in an attribute, and emits by a schedule that it makes with its first record."""
+
+    def init(self, context: ProcessorContext) -> None:
+        self.context, self.seen, self.schedule = context, 0, None
+
+    def process(self, record: Record) -> None:
+        self.seen += 1
+        if self.schedule is None:
+            self.schedule = self.context.schedule(1, Punctuation.WALL_CLOCK, self.tick)
+        self.context.forward(record.with_value(f"{record.value}{self.seen}"))
+
+    def tick(self, timestamp: int) -> None:
+        if self.schedule is not None:
+            self.schedule.cancel()
+        self.context.forward(Record("tick", "tick", timestamp))
+
+
+def test_a_processor_keeps_its_attributes_and_schedules_from_batch_to_batch(place: Place):
+    builder = StreamsBuilder()
+    builder.stream("in", key=serde.STRING, value=serde.STRING).process(Numbering).to(
+        "out", key=serde.STRING, value=serde.STRING
+    )
+    with place.app(builder.build()) as app:
+        for value in "abcd":
+            place.send("in", value)
+            app.drain(PATIENCE)
+        wait_for(app, lambda: sorted(place.read("out")) == ["a1", "b2", "c3", "d4", "tick"])
+
+
+def test_applications_live_side_by_side_in_one_session(place: Place, tmp_path: Path):
+    other = Application("other", counting(), place.log, checkpoint=str(tmp_path / "other"))
+    with place.app(copying()) as app, other:
+        place.send("in", "a", "a")
+        app.drain(PATIENCE)
+        other.drain(PATIENCE)
+        assert place.read("out") == ["a", "a"]
+        assert other.store("counts").get("a").value == 2
+
+
+def test_cleaning_up_removes_the_local_state_and_nothing_else(place: Place):
+    app = place.app(counting())
+    with app:
+        place.send("in", "a")
+        app.drain(PATIENCE)
+        with pytest.raises(StreamsError, match="RUNNING"):
+            app.clean_up()
+    assert (place.folder / "state" / "life").exists()
+    app.clean_up()
+    assert not (place.folder / "state" / "life").exists()
+    with app:
+        place.send("in", "a")
+        app.drain(PATIENCE)
+        assert app.store("counts").get("a").value == 2
+
+
+def test_a_topic_that_is_written_and_read_goes_through_the_log_until_nothing_moves(place: Place):
+    builder = StreamsBuilder()
+    rounds = builder.stream("in", "again", key=serde.STRING, value=serde.STRING).map_values(lambda v: v[1:])
+    rounds.filter(lambda v: v != "").to("again", value=serde.STRING)
+    rounds.to("out", value=serde.STRING)
+    place.create("in", "again", "out")
+    place.send("in", "abc")
+    place.app(builder.build()).run_available()
+    assert place.read("out") == ["bc", "c", ""]
+
+
+def wait_for(app: Application, reached: Any) -> None:
+    """Until something is so; the application may be planned anew in between."""
+    event = threading.Event()
+    for _ in range(int(PATIENCE / 0.1)):
+        if reached():
+            return
+        event.wait(0.1)
+        app._check()
+    raise AssertionError("it was never so")
