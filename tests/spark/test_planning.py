@@ -1,0 +1,63 @@
+"""Which ranges of the log a batch reads."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from headrace import StreamsBuilder, Topology, serde
+from headrace.config import Config
+from headrace.log.open import open_log
+from headrace.log.protocol import Records
+from headrace.model.ids import TopicPartition
+from headrace.plan.cut import plan
+from headrace.spark.control import Control
+from headrace.spark.job import Job
+from headrace.spark.planning import Ends, Planner
+
+
+def rekeyed_join() -> Topology:
+    builder = StreamsBuilder()
+    table = builder.table("table", key=serde.STRING, value=serde.STRING)
+    events = builder.stream("events", key=serde.STRING, value=serde.STRING).select_key(lambda key, value: value)
+    events.join(table, lambda event, row: row, key=serde.STRING, value=serde.STRING).to("out")
+    builder.stream("elsewhere").to("copy")
+    return builder.build()
+
+
+def planned(folder: Path, at_most: int, **times: list[int]) -> list[Ends]:
+    """What is read of topics of one partition with records at these times, from their beginning."""
+    address, graph = f"file:{folder}/log", rekeyed_join().graph()
+    log = open_log(address)
+    for topic, some in times.items():
+        log.create_topic(topic)
+        if some:
+            log.append([(TopicPartition(topic, 0), Records([b"k"] * len(some), [b"v"] * len(some), some))])
+    config = Config.of({"batch.max.records": at_most})
+    job = Job("app", graph, plan(graph), config, {}, {}, address, "", "")
+    control = Control(number=0, positions=[(topic, 0, 0) for topic in times], versions=[], carried=[], due=[])
+    try:
+        return Planner(job, log).ends(control)
+    finally:
+        log.close()
+
+
+def test_everything_is_read_where_it_is_not_too_much(tmp_path: Path):
+    ends = planned(tmp_path, 10, events=[1, 2, 3], table=[7], elsewhere=[])
+    assert ends == [("events", 0, 0, 3, False), ("table", 0, 0, 1, False)]
+
+
+def test_topics_that_meet_in_a_deeper_task_are_read_up_to_the_first_record_that_is_left(tmp_path: Path):
+    #  events  10 20 30 | 40 50      two records are left, the first at 40
+    #  table   15 35 | 45            so the one at 45 is left too
+    ends = planned(tmp_path, 3, events=[10, 20, 30, 40, 50], table=[15, 35, 45])
+    assert ends == [("events", 0, 0, 3, True), ("table", 0, 0, 2, True)]
+
+
+def test_a_topic_without_anything_old_enough_waits(tmp_path: Path):
+    ends = planned(tmp_path, 1, events=[10, 20], table=[30])
+    assert ends == [("events", 0, 0, 1, True)]
+
+
+def test_the_backlog_of_one_topic_does_not_hold_up_another_that_it_never_meets(tmp_path: Path):
+    ends = planned(tmp_path, 2, events=[1, 2, 3], table=[], elsewhere=[100, 200])
+    assert ends == [("events", 0, 0, 2, True), ("elsewhere", 0, 0, 2, False)]
