@@ -1,6 +1,6 @@
 """Entries that never change behave as a dictionary does that is copied at every step."""
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace.query import entries as module
@@ -21,6 +21,7 @@ def applied(steps):
         yield found, model
 
 
+@settings(max_examples=40)
 @given(steps=STEPS, low=KEYS | st.just(b""), high=KEYS | st.none(), size=st.sampled_from([2, 4, 512]))
 def test_every_version_stays_what_it_was(steps, low, high, size):
     chunk, module.CHUNK = module.CHUNK, size

@@ -107,9 +107,9 @@ class Follower:
     def at(self, batch: int) -> Snapshot:
         """The state after an earlier batch."""
         last = self.refresh()
-        for snapshot in [*self._snapshots, *([self._restored] if self._restored else [])]:
-            if snapshot.batch == batch and snapshot.checkpoint == last.checkpoint:
-                return snapshot
+        held = self.held(batch)
+        if held is not None:
+            return held
         try:
             ledger = read_ledger(self.storage, batch)
             entries = {task: self._advanced(Entries(), task, at) for task, at in ledger.tasks.items()}
@@ -117,6 +117,11 @@ class Follower:
             raise BatchNotKeptError(batch, last.batch) from error
         self._restored = Snapshot.of(ledger, last.catalog, entries)
         return self._restored
+
+    def held(self, batch: int) -> Snapshot | None:
+        """The state after an earlier batch, if it is at hand."""
+        snapshots = (*self._snapshots, *([self._restored] if self._restored else []))
+        return next((s for s in snapshots if s.batch == batch and s.checkpoint == self.snapshot.checkpoint), None)
 
     # ------------------------------------------------------------------------------------------------- following
     def refresh(self) -> Snapshot:

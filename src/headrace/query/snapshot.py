@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
+from headrace.commit.fingerprint import Fingerprint
 from headrace.commit.ledger import Ledger
 from headrace.model.ids import TaskId
 from headrace.query.answering import answer
@@ -34,6 +35,7 @@ class Snapshot:
     sizes: Mapping[TaskId, int]  # bytes of the state of each task in the checkpoint
     catalog: Catalog
     entries: Mapping[TaskId, Entries]
+    fingerprint: Fingerprint | None
     _opened: dict[TaskId, TaskState] = field(default_factory=dict[TaskId, TaskState])
 
     @classmethod
@@ -49,6 +51,7 @@ class Snapshot:
             sizes={task: sum(link.piece.size for link in at.chain) for task, at in ledger.tasks.items()},
             catalog=catalog,
             entries=entries,
+            fingerprint=ledger.fingerprint,
         )
 
     @cached_property

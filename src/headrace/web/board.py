@@ -1,0 +1,112 @@
+"""What the pages are about: one application, seen through a follower, and directly if it runs in this process."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from headrace.commit.fingerprint import Fingerprint
+from headrace.model.clock import Clock, SystemClock
+from headrace.query.follower import Follower
+from headrace.query.snapshot import Snapshot
+from headrace.query.status import Observation, Observed, batches_of, status_of
+from headrace.topology.describe import TopologyDescription
+from headrace.web.masking import masked
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """How much one request may ask for."""
+
+    rows: int = 10_000  # of a page
+    page_bytes: int = 8 * 1024 * 1024
+    stream_bytes: int = 1024 * 1024 * 1024
+    seconds: float = 30.0
+    body_bytes: int = 4096
+    key_bytes: int = 16 * 1024
+    listeners: int = 16  # to events, at the same time
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Board:
+    """An application to be shown. `settings` are shown too, without the secrets among them."""
+
+    follower: Follower
+    observed: Observed | None = None
+    topology: TopologyDescription | None = None
+    settings: dict[str, Any] = field(default_factory=dict[str, Any])
+    clock: Clock = field(default_factory=SystemClock)
+    limits: Limits = field(default_factory=Limits)
+
+    def observe(self) -> Observation:
+        return Observation() if self.observed is None else self.observed.observe()
+
+    def status(self) -> dict[str, Any]:
+        shown = asdict(status_of(self.follower, self.observe(), self.clock.now()))
+        shown["verdict"] = masked(shown["verdict"])
+        shown["error"] = None if shown["error"] is None else masked(shown["error"])
+        return shown
+
+    def stores(self) -> list[dict[str, Any]]:
+        snapshot = self.follower.snapshot
+        return [self.store(snapshot, name) for name in sorted(snapshot.catalog.shelves)]
+
+    def store(self, snapshot: Snapshot, name: str) -> dict[str, Any]:
+        shelf = snapshot.catalog.shelf(name)
+        return {
+            "name": name,
+            "kind": shelf.kind,
+            "key": shelf.key.name,
+            "value": shelf.value.name,
+            "global": shelf.is_global,
+            "tasks": [str(task) for task in shelf.tasks],
+            "entries": snapshot.count(name),
+        }
+
+    def batches(self) -> list[dict[str, Any]]:
+        return batches_of(self.follower, self.observe())
+
+    def graph(self) -> dict[str, Any]:
+        """The topology, with what each node has taken in; from the checkpoint alone, its sub-topologies."""
+        snapshot = self.follower.snapshot
+        if self.topology is not None:
+            return {**self.topology.as_dict(), "counts": dict(self.observe().nodes)}
+        return {"subtopologies": _coarse(snapshot.fingerprint), "counts": {}}
+
+    def durability(self) -> dict[str, Any]:
+        """What would be lost, and how long it would take to be back: nothing, and about this long."""
+        snapshot = self.follower.snapshot
+        size = sum(snapshot.sizes.values())
+        return {
+            "batch": snapshot.batch,
+            "epoch": snapshot.epoch,
+            "clock": snapshot.clock,
+            "checkpoint": snapshot.checkpoint,
+            "place": masked(self.follower.storage.describe()),
+            "state_bytes": size,
+            "tasks": {str(task): bytes for task, bytes in sorted(snapshot.sizes.items())},
+            "restore_seconds": round(size / 50e6, 2),  # 50 MB of deltas are read and applied in a second
+            "interval_ms": self.follower.history.interval(),
+        }
+
+
+def _coarse(fingerprint: Fingerprint | None) -> list[dict[str, Any]]:
+    """Sub-topologies as a checkpoint describes them: each one a node."""
+    if fingerprint is None:
+        return []
+    return [
+        {
+            "id": group.number,
+            "global": False,
+            "nodes": [
+                {
+                    "kind": "Processor",
+                    "name": f"sub-topology {group.number}",
+                    "details": f"reads: {', '.join(group.reads)}; stores: [{', '.join(s.name for s in group.stores)}]",
+                    "to": [],
+                    "from": [],
+                }
+            ],
+        }
+        for group in fingerprint.groups
+    ]

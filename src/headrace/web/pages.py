@@ -1,0 +1,147 @@
+"""The dashboard: its files, its data, its events and its actions."""
+
+from __future__ import annotations
+
+import hmac
+from collections.abc import AsyncIterator
+from importlib.resources import files
+from typing import Any
+
+import anyio
+import orjson
+from starlette.concurrency import run_in_threadpool
+from starlette.requests import Request
+from starlette.responses import Response, StreamingResponse
+from starlette.routing import Route
+
+from headrace.query.errors import StoreNotReadyError
+from headrace.web.board import Board
+from headrace.web.guard import COOKIE, session_of
+from headrace.web.masking import masked_settings
+from headrace.web.replies import dumps, failure, reply
+
+STATIC = {
+    "style.css": "text/css; charset=utf-8",
+    "dashboard.js": "text/javascript; charset=utf-8",
+    "graph.js": "text/javascript; charset=utf-8",
+    "stores.js": "text/javascript; charset=utf-8",
+}
+ACTIONS = ("pause", "resume", "stop")
+
+
+def routes(board: Board, *, token: str | None, interval: float) -> list[Route]:
+    pages = Pages(board, token, interval)
+    return [
+        Route("/", pages.page),
+        Route("/static/{name}", pages.file),
+        Route("/health", pages.health),
+        Route("/session", pages.session, methods=["POST"]),
+        Route("/api/status", pages.status),
+        Route("/api/topology", pages.topology),
+        Route("/api/batches", pages.batches),
+        Route("/api/durability", pages.durability),
+        Route("/api/settings", pages.settings),
+        Route("/events", pages.events),
+        Route("/actions/{action}", pages.act, methods=["POST"]),
+    ]
+
+
+class Pages:
+    """What is under the pages' addresses."""
+
+    def __init__(self, board: Board, token: str | None, interval: float) -> None:
+        self._board, self._token, self._interval, self._listeners = board, token, interval, 0
+
+    async def page(self, request: Request) -> Response:
+        return Response(_read("index.html"), media_type="text/html; charset=utf-8")
+
+    async def file(self, request: Request) -> Response:
+        """Only names that are known are files."""
+        name = request.path_params["name"]
+        if name not in STATIC:
+            return failure(404, "NotFound", "there is no such file")
+        return Response(_read(name), headers={"content-type": STATIC[name]})
+
+    async def health(self, request: Request) -> Response:
+        try:
+            status = self._board.status()
+        except StoreNotReadyError:
+            return reply({"healthy": False, "verdict": "There is no batch yet."}, 503)
+        return reply({"healthy": status["healthy"], "verdict": status["verdict"]}, 200 if status["healthy"] else 503)
+
+    async def session(self, request: Request) -> Response:
+        """Takes the token of a browser, which keeps a cookie instead."""
+        try:
+            given = str(orjson.loads(await request.body())["token"])
+        except (ValueError, KeyError, TypeError):
+            return failure(400, "NoToken", 'send {"token": …}')
+        if self._token is None or not hmac.compare_digest(given.encode(), self._token.encode()):
+            return failure(401, "Unauthorized", "that is not the token")
+        response = reply({"ok": True})
+        secure = request.url.scheme == "https"
+        response.set_cookie(COOKIE, session_of(self._token), httponly=True, samesite="strict", secure=secure)
+        return response
+
+    # ------------------------------------------------------------------------------------------------------- data
+    async def status(self, request: Request) -> Response:
+        return reply({**self._board.status(), "actions": list(self._actions())})
+
+    async def topology(self, request: Request) -> Response:
+        return reply(self._board.graph())
+
+    async def batches(self, request: Request) -> Response:
+        return reply({"batches": self._board.batches()})
+
+    async def durability(self, request: Request) -> Response:
+        return reply(self._board.durability())
+
+    async def settings(self, request: Request) -> Response:
+        return reply(masked_settings(self._board.settings))
+
+    async def events(self, request: Request) -> Response:
+        if self._listeners >= self._board.limits.listeners:
+            return failure(503, "TooManyListeners", "close another page of this dashboard first")
+        headers = {"x-accel-buffering": "no"}
+        return StreamingResponse(self._told(request), media_type="text/event-stream", headers=headers)
+
+    async def _told(self, request: Request) -> AsyncIterator[bytes]:
+        """Everything that moves, again and again; the batches since the last time."""
+        self._listeners += 1
+        last = -1
+        try:
+            while not await request.is_disconnected():
+                try:
+                    moving = self._moving(last)
+                except StoreNotReadyError:
+                    yield b"event: waiting\ndata: {}\n\n"
+                else:
+                    last = moving["status"]["batch"]
+                    yield b"event: state\ndata: " + dumps(moving) + b"\n\n"
+                await anyio.sleep(self._interval)
+        finally:
+            self._listeners -= 1
+
+    def _moving(self, last: int) -> dict[str, Any]:
+        board = self._board
+        return {
+            "status": {**board.status(), "actions": list(self._actions())},
+            "durability": board.durability(),
+            "counts": dict(board.observe().nodes),
+            "batches": [batch for batch in board.batches() if batch["number"] > last],
+            "stores": {store["name"]: store["entries"] for store in board.stores()},
+        }
+
+    # ---------------------------------------------------------------------------------------------------- actions
+    def _actions(self) -> tuple[str, ...]:
+        return ACTIONS if self._token is not None and self._board.observed is not None else ()
+
+    async def act(self, request: Request) -> Response:
+        action, observed = request.path_params["action"], self._board.observed
+        if observed is None or action not in ACTIONS:
+            return failure(404, "NotFound", "there is no such action here")
+        await run_in_threadpool({"pause": observed.pause, "resume": observed.resume, "stop": observed.stop}[action])
+        return reply({"ok": True})
+
+
+def _read(name: str) -> bytes:
+    return (files("headrace.web") / "static" / name).read_bytes()

@@ -1,0 +1,74 @@
+"""A server of a finished program, and requests to it that are made by hand."""
+
+from __future__ import annotations
+
+import http.client
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+from urllib.parse import urlsplit
+
+from headrace.model.ids import TopicPartition
+from headrace.query import Follower
+from headrace.query.status import Observation
+from headrace.web import Board, Server
+from tests.query.programs import every_kind, finished
+
+
+class Told:
+    """An application that says what it is told to say, and notes what is done to it."""
+
+    def __init__(self, **observed: Any) -> None:
+        self.seen, self.done = Observation(**{"state": "RUNNING", **observed}), list[str]()
+
+    def observe(self) -> Observation:
+        return self.seen
+
+    def pause(self) -> None:
+        self.done.append("pause")
+
+    def resume(self) -> None:
+        self.done.append("resume")
+
+    def stop(self) -> None:
+        self.done.append("stop")
+
+
+class Answer(NamedTuple):
+    status: int
+    headers: http.client.HTTPMessage
+    body: bytes
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.body)
+
+
+def ask(url: str, path: str, *, method: str = "GET", body: bytes | None = None, **headers: str) -> Answer:
+    """A request as it is: nothing is quoted, resolved or followed. An underscore in a header's name is a hyphen."""
+    at = urlsplit(url)
+    connection = http.client.HTTPConnection(at.hostname or "", at.port, timeout=10)
+    try:
+        connection.request(method, path, body, {name.replace("_", "-"): value for name, value in headers.items()})
+        response = connection.getresponse()
+        return Answer(response.status, response.headers, response.read())
+    finally:
+        connection.close()
+
+
+@contextmanager
+def served(cluster: Any = None, told: Told | None = None, board: dict[str, Any] | None = None, **options: Any):
+    cluster = cluster or finished(limit=3)
+    follower = Follower(cluster.storage, every_kind(), cluster.config)
+    shown = Board(follower=follower, observed=told, topology=every_kind().describe(), **(board or {}))
+    with Server(shown, **{"follow": 0.005, **options}) as server:
+        yield server
+
+
+def ends(cluster: Any) -> dict[TopicPartition, int]:
+    return {at: extent.end for at, extent in cluster.log.extents(["lines", "states"]).items()}
+
+
+def lines_of(answer: Answer) -> Iterator[Any]:
+    return (json.loads(line) for line in answer.body.splitlines())

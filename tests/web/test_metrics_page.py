@@ -1,0 +1,78 @@
+"""Metrics in the text that Prometheus reads."""
+
+from prometheus_client.parser import text_string_to_metric_families
+
+from headrace.query import Follower
+from headrace.web import Board
+from tests.query.programs import finished
+from tests.web.serving import Told, ask, ends, served
+
+
+def samples(answer):
+    families = text_string_to_metric_families(answer.body.decode())
+    return {
+        (sample.name, *sorted(sample.labels.values())): sample.value for family in families for sample in family.samples
+    }
+
+
+def test_every_number_is_that_of_the_application():
+    cluster = finished(limit=3)
+    told = Told(
+        ends={at: end + 2 for at, end in ends(cluster).items()},
+        phases={3: {"plan": 5.0}, 4: {"plan": 10.0, "commit": 20.0}},
+        nodes={"KSTREAM-SOURCE-0000000000": 30},
+        sent={"out": 30},
+        dead_letters=1,
+        stream_times={"0_0": 400},
+        restored={"caught up": 2},
+        latencies=((0.1, 3), (1.0, 9)),
+        latency_sum=4.5,
+        delivered=4,
+    )
+    with served(cluster, told) as server:
+        answer = ask(server.url, "/metrics")
+    assert answer.headers["content-type"].startswith("text/plain")
+    found = samples(answer)
+    assert found["headrace_state", "RUNNING"] == 1
+    assert found["headrace_state", "ERROR"] == 0
+    assert found["headrace_batch",] == cluster.coordinator.ledger.number
+    assert found["headrace_batch_delivered",] == 4
+    assert found["headrace_batch_phase_seconds", "commit"] == 0.02
+    assert sum(v for k, v in found.items() if k[0] == "headrace_records_in_total") == 60
+    assert {v for k, v in found.items() if k[0] == "headrace_lag_records"} == {2}
+    assert found["headrace_records_out_total", "out"] == 30
+    assert found["headrace_node_records_total", "KSTREAM-SOURCE-0000000000"] == 30
+    assert found["headrace_dead_letters_total",] == 1
+    assert found["headrace_store_entries", "counts"] == 7
+    assert found["headrace_stream_time_lag_seconds", "0_0"] == 0.6
+    assert found["headrace_restores_total", "caught up"] == 2
+    assert found["headrace_end_to_end_latency_seconds_bucket", "1.0"] == 9
+    assert found["headrace_end_to_end_latency_seconds_sum",] == 4.5
+    sizes = [v for k, v in found.items() if k[0] == "headrace_state_bytes"]
+    assert len(sizes) == 6
+    assert min(sizes) > 0
+
+
+def test_hostile_labels_stay_text():
+    cluster = finished(limit=3)
+    name = 'a"} 1\nheadrace_forged 1\n'
+    with served(cluster, Told(sent={name: 1})) as server:
+        found = samples(ask(server.url, "/metrics"))
+    assert found["headrace_records_out_total", name] == 1
+    assert not any(key[0] == "headrace_forged" for key in found)
+
+
+def test_the_verdict_is_a_sentence_with_its_reason():
+    cluster = finished(limit=3)
+    follower = Follower(cluster.storage, clock=cluster.ground.clock)
+    follower.refresh()
+    behind = {at: end + 5 for at, end in ends(cluster).items()}
+    for told, healthy, words in [
+        (Told(ends=ends(cluster)), True, "everything that is in the log has been processed"),
+        (Told(ends=behind), False, "Stuck: 30 records wait"),
+        (Told(paused=True, ends=behind), True, "Paused"),
+        (Told(state="NOT_RUNNING"), True, "Not running"),
+        (Told(state="ERROR", error="a function failed"), False, "a function failed"),
+    ]:
+        status = Board(follower=follower, observed=told, clock=cluster.ground.clock).status()
+        assert (status["healthy"], words in status["verdict"]) == (healthy, True), status

@@ -1,0 +1,246 @@
+"""Who is let in, what they may do, and what never gets out."""
+
+import json
+import pickle
+import socket
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+import headrace
+from headrace.commit.objects import Objects
+from headrace.errors import ConfigError
+from headrace.query import Follower
+from headrace.web import Board, Server
+from headrace.web.guard import COOKIE, check_address
+from headrace.web.masking import masked, masked_settings
+from tests.query.programs import finished
+from tests.web.serving import Told, ask, served
+
+TOKEN = "right horse battery staple"  # noqa: S105
+SOURCES = Path(headrace.__file__).parent
+
+
+@pytest.fixture(scope="module")
+def cluster():
+    return finished(limit=3)
+
+
+@pytest.fixture(scope="module")
+def open_server(cluster):
+    with served(cluster) as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def closed_server(cluster):
+    with served(cluster, Told(), token=TOKEN) as server:
+        yield server
+
+
+# ---------------------------------------------------------------------------------------------------------- addresses
+def test_without_a_word_it_listens_on_this_machine_only(open_server):
+    assert open_server._socket.getsockname()[0] == "127.0.0.1"
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "192.168.1.5", "::", "example.org"])  # noqa: S104
+def test_another_address_needs_a_token_or_a_clear_word(host):
+    with pytest.raises(ConfigError, match="give a token"):
+        check_address(host, None, insecure=False)
+    with pytest.raises(ConfigError, match="give a token"):
+        Server(Board(follower=Follower(Objects.at("memory:///", {}))), host=host)
+    check_address(host, "token", insecure=False)
+    check_address(host, None, insecure=True)
+
+
+def test_a_port_that_is_taken_is_explained(open_server):
+    with pytest.raises(ConfigError, match="Choose another port"):
+        Server(Board(follower=Follower(Objects.at("memory:///", {}))), port=open_server.port)
+
+
+@pytest.mark.parametrize(
+    "host", ["evil.example", "127.0.0.1.evil.example:80", "", "localhost.evil.example", "10.0.0.1"]
+)
+def test_a_host_that_is_not_ours_is_refused_so_that_no_name_can_be_bound_to_it_later(open_server, host):
+    assert ask(open_server.url, "/stores", host=host).status == 421
+
+
+@pytest.mark.parametrize("host", ["localhost", "LOCALHOST:1", "127.0.0.1:99", "[::1]:80"])
+def test_our_own_names_are_known_whatever_the_port(open_server, host):
+    assert ask(open_server.url, "/stores", host=host).status == 200
+
+
+# ------------------------------------------------------------------------------------------------------------- tokens
+@pytest.mark.parametrize("path", ["/stores", "/stores/counts/keys/k1", "/metrics", "/api/status", "/events"])
+@pytest.mark.parametrize("given", [None, "Bearer wrong", "Bearer ", "Basic eDp5", f"Bearer {TOKEN}x", "Bearer ü"])
+def test_with_a_token_nothing_is_told_to_who_has_none(closed_server, path, given):
+    headers = {} if given is None else {"authorization": given.encode().decode("latin-1")}
+    answer = ask(closed_server.url, path, **headers)
+    assert answer.status == 401
+    assert TOKEN.encode() not in answer.body
+
+
+def test_with_the_token_everything_is_told(closed_server):
+    assert ask(closed_server.url, "/stores", authorization=f"Bearer {TOKEN}").status == 200
+
+
+def test_the_page_and_the_health_need_no_token_and_have_no_data(closed_server):
+    assert b"counts" not in ask(closed_server.url, "/").body
+    assert set(ask(closed_server.url, "/health").json) == {"healthy", "verdict"}
+
+
+def test_a_browser_gets_a_cookie_for_the_token_that_scripts_and_other_sites_cannot_use(closed_server):
+    url = closed_server.url
+    assert ask(url, "/session", method="POST", body=b'{"token": "wrong"}').status == 401
+    assert ask(url, "/session", method="POST", body=b"nonsense").status == 400
+    answer = ask(url, "/session", method="POST", body=json.dumps({"token": TOKEN}).encode())
+    cookie = answer.headers["set-cookie"]
+    assert answer.status == 200
+    assert "HttpOnly" in cookie
+    assert "SameSite=strict" in cookie
+    assert TOKEN not in cookie
+    value = cookie.split(";")[0]
+    assert ask(url, "/stores", cookie=value).status == 200
+    assert ask(url, "/stores", cookie=f"{COOKIE}=forged").status == 401
+
+
+# ------------------------------------------------------------------------------------------------------------ actions
+def test_actions_are_done_with_the_token_only(cluster):
+    told = Told()
+    with served(cluster, told, token=TOKEN) as server:
+        for action in ("pause", "resume", "stop"):
+            assert ask(server.url, f"/actions/{action}", method="POST").status == 401
+            assert ask(server.url, f"/actions/{action}", authorization=f"Bearer {TOKEN}").status == 405
+        assert told.done == []
+        for action in ("pause", "resume", "stop", "format"):
+            ask(server.url, f"/actions/{action}", method="POST", authorization=f"Bearer {TOKEN}")
+    assert told.done == ["pause", "resume", "stop"]
+
+
+def test_without_a_token_there_are_no_actions_not_even_here(cluster):
+    told = Told()
+    with served(cluster, told) as server:
+        assert ask(server.url, "/actions/pause", method="POST").status == 403
+        assert ask(server.url, "/api/status").json["actions"] == []
+    assert told.done == []
+
+
+def test_another_site_cannot_act_though_the_browser_sends_the_cookie(closed_server):
+    site, path = "https://evil.example", "/actions/pause"
+    answer = ask(closed_server.url, path, method="POST", authorization=f"Bearer {TOKEN}", origin=site)
+    assert answer.status == 403
+
+
+# ------------------------------------------------------------------------------------------------------------ answers
+@pytest.mark.parametrize(
+    "path", ["/", "/stores", "/metrics", "/health", "/static/dashboard.js", "/nowhere", "/stores/x"]
+)
+def test_every_answer_says_that_nothing_in_it_is_to_be_run(open_server, path):
+    headers = ask(open_server.url, path).headers
+    policy = headers["content-security-policy"]
+    assert "default-src 'none'" in policy
+    assert "unsafe" not in policy
+    assert headers["x-content-type-options"] == "nosniff"
+    assert "frame-ancestors 'none'" in policy
+
+
+def test_other_origins_are_not_invited(open_server):
+    answer = ask(open_server.url, "/stores", origin="https://evil.example")
+    assert [name for name in answer.headers if name.lower().startswith("access-control")] == []
+    assert ask(open_server.url, "/stores", method="OPTIONS", origin="https://evil.example").status == 405
+
+
+@pytest.mark.parametrize("method", ["PUT", "DELETE", "PATCH", "POST"])
+def test_stores_can_only_be_read(open_server, method):
+    assert ask(open_server.url, "/stores/counts/keys/k1", method=method).status == 405
+
+
+def test_a_body_may_not_be_large_nor_of_unknown_size(open_server):
+    assert ask(open_server.url, "/session", method="POST", body=b"x" * 5000).status == 413
+    assert ask(open_server.url, "/session", method="POST", transfer_encoding="chunked").status == 413
+
+
+def test_a_request_that_is_too_long_or_is_none_does_not_hurt(open_server):
+    for raw in (b"GET /" + b"x" * 200_000 + b" HTTP/1.1\r\n\r\n", b"\x00\xff nonsense\r\n\r\n"):
+        with socket.create_connection(("127.0.0.1", open_server.port), timeout=5) as connection:
+            connection.sendall(raw)
+            connection.shutdown(socket.SHUT_WR)
+            with suppress(ConnectionResetError):
+                while connection.recv(65_536):
+                    pass
+    assert ask(open_server.url, "/health").status == 200
+
+
+def test_only_so_many_listen_to_events_at_once(cluster):
+    with served(cluster) as server:
+        held = []
+        for _ in range(16):
+            connection = socket.create_connection(("127.0.0.1", server.port), timeout=5)
+            connection.sendall(b"GET /events HTTP/1.1\r\nHost: localhost\r\n\r\n")
+            assert b"200 OK" in connection.recv(65_536)
+            while b"event:" not in connection.recv(65_536):
+                pass
+            held.append(connection)
+        assert ask(server.url, "/events").status == 503
+        for connection in held:
+            connection.close()
+
+
+@pytest.mark.parametrize("name", ["../server.py", "..%2fserver.py", "index.html", "%2e%2e/guard.py", "dashboard.js%00"])
+def test_only_files_that_are_known_are_served(open_server, name):
+    assert ask(open_server.url, f"/static/{name}").status == 404
+
+
+# ------------------------------------------------------------------------------------------------------------ secrets
+def test_secrets_are_masked_in_texts_and_settings():
+    assert masked("kafka://user:pa$$@host:9092/x") == "kafka://***@host:9092/x"
+    assert "hunter2" not in masked("cannot connect: sasl.password = 'hunter2', retry")
+    assert masked_settings({"sasl.jaas.config": "x", "a.token": "y", "b": "s3://k:s@bucket", "c": None}) == {
+        "a.token": "***", "b": "s3://***@bucket", "sasl.jaas.config": "***",
+    }  # fmt: skip
+
+
+def test_secrets_are_in_no_page_and_no_error(cluster):
+    told = Told(state="ERROR", error="kafka://me:hunter2@broker:9092 is gone; ssl.key.password=hunter2")
+    with served(
+        cluster, told, board={"settings": {"sasl.password": "hunter2", "log": "kafka://x:hunter2@h"}}
+    ) as server:
+        for path in ("/api/status", "/api/settings", "/health", "/metrics", "/api/durability"):
+            assert b"hunter2" not in ask(server.url, path).body
+        assert ask(server.url, "/health").status == 503
+
+
+def test_of_what_nobody_foresaw_nothing_is_told(cluster):
+    class Broken(Told):
+        def observe(self):
+            raise RuntimeError("the password is hunter2")
+
+    with served(cluster, Broken()) as server:
+        answer = ask(server.url, "/api/status")
+    assert (answer.status, answer.json["error"]) == (500, "Failure")
+    assert b"hunter2" not in answer.body
+
+
+# ----------------------------------------------------------------------------------------------------------- unpickling
+def test_nothing_that_reads_from_outside_can_unpickle():
+    for folder in ("query", "web", "commit"):
+        for path in (SOURCES / folder).rglob("*.py"):
+            words = path.read_text(encoding="utf-8")
+            assert "import pickle" not in words, path
+            assert "cloudpickle" not in words, path
+            assert "eval(" not in words.replace('mode="eval"', ""), path
+
+
+def test_a_pickle_in_a_checkpoint_is_damage_and_is_not_run(tmp_path):
+    class Bomb:
+        def __reduce__(self):
+            return Path.touch, (tmp_path / "exploded",)
+
+    cluster = finished()
+    name = f"manifests/{cluster.coordinator.ledger.number:012}"
+    cluster.storage.delete(name)
+    cluster.storage.create(name, pickle.dumps(Bomb()))
+    with served(cluster) as server:
+        assert ask(server.url, "/stores").status == 503
+    assert not (tmp_path / "exploded").exists()
