@@ -1,4 +1,4 @@
-"""One broker for a whole test run, of any number of processes: the first to ask starts it, the last to leave ends it."""
+"""One broker for a whole test run of any number of processes: the first to ask starts it, the last to leave ends it."""
 
 from __future__ import annotations
 

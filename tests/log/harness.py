@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import tempfile
+import time
+from collections.abc import Callable
 from pathlib import Path
 from random import Random
+from typing import TypeVar
 
 from headrace.log.filelog import FileLog
 from headrace.log.protocol import Log, LogRow, Records
 from headrace.model.clock import ManualClock
 from headrace.model.ids import TopicPartition
 
+Found = TypeVar("Found")
 MEMORY = Path("/dev/shm")  # noqa: S108
 A, B = TopicPartition("a", 0), TopicPartition("b", 0)
 NOW = 1_000_000
@@ -50,6 +54,13 @@ def rows(log: Log, at: TopicPartition, start: int | None = None, end: int | None
 
 def values(log: Log, at: TopicPartition) -> list[bytes | None]:
     return [row[2] for row in rows(log, at)]
+
+
+def until(look: Callable[[], Found], wanted: Found) -> None:
+    """Looks until it sees what is wanted: at once in the embedded log, and on Kafka as soon as a group has agreed."""
+    end = time.monotonic() + 30
+    while (found := look()) != wanted:
+        assert time.monotonic() < end, f"{found} is not {wanted}"
 
 
 def chunk_files(directory: Path) -> list[Path]:

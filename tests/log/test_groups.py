@@ -3,11 +3,12 @@
 import pytest
 
 from headrace.log.errors import FencedError, GroupInUseError, UnknownGroupError, UnknownTopicError
+from headrace.log.filelog import FileLog
 from headrace.log.groups import share_out
 from headrace.log.protocol import Group, Log
 from headrace.model.clock import ManualClock
 from headrace.model.ids import TopicPartition
-from tests.log.harness import A, B, records
+from tests.log.harness import A, B, records, until
 
 B1, B2 = TopicPartition("b", 1), TopicPartition("b", 2)
 NONE = frozenset[TopicPartition]()
@@ -16,6 +17,13 @@ LEASE = 1000
 
 def join(log: Log, member: str, *holding: TopicPartition, topics: tuple[str, ...] = ("b",)):
     return log.join("g", member, topics, frozenset(holding), LEASE)
+
+
+def gets(
+    log: Log, member: str, wanted: set[TopicPartition] | frozenset[TopicPartition], *holding: TopicPartition, **options
+):
+    """Sees that a member may read some partitions now."""
+    until(lambda: join(log, member, *holding, **options).partitions, wanted)
 
 
 # --------------------------------------------------------------------------------------------------------- offsets
@@ -45,43 +53,56 @@ def test_offsets_of_a_deleted_topic_are_forgotten(log: Log):
 
 # ---------------------------------------------------------------------------------------------------------- members
 def test_a_member_alone_gets_everything(log: Log):
-    assert join(log, "m") == (1, {B, B1, B2})
-    assert join(log, "m", B, B1, B2) == (1, {B, B1, B2})
+    assert join(log, "m").partitions == {B, B1, B2}
+    assert join(log, "m", B, B1, B2).partitions == {B, B1, B2}
     assert log.groups()["g"].members == {"m": {B, B1, B2}}
 
 
 def test_a_partition_changes_hands_only_when_it_was_given_up(log: Log):
     join(log, "m")
-    assert join(log, "n") == (2, NONE)  # B2 is its share, but m still reads it
-    assert join(log, "m", B, B1, B2) == (2, {B, B1})  # m learns that it has to give up B2
-    assert join(log, "n") == (2, NONE)
-    assert join(log, "m", B, B1) == (2, {B, B1})  # and has
-    assert join(log, "n") == (2, {B2})
+    assert join(log, "n").partitions == NONE  # one is its share, but m still reads it
+    until(lambda: len(join(log, "m", B, B1, B2).partitions), 2)  # m learns that it has to give up one
+    kept = join(log, "m", B, B1, B2).partitions
+    assert join(log, "n").partitions == NONE
+    assert join(log, "m", *kept).partitions == kept  # and has
+    given_up = {B, B1, B2} - kept
+    gets(log, "n", given_up)
     log.leave("g", "m")
-    assert join(log, "n", B2) == (3, {B, B1, B2})
+    gets(log, "n", {B, B1, B2}, *given_up)
+
+
+def test_generations_are_counted(embedded: FileLog):
+    assert join(embedded, "m") == (1, {B, B1, B2})
+    assert join(embedded, "m", B, B1, B2).generation == 1
+    assert join(embedded, "n") == (2, NONE)
+    embedded.leave("g", "m")
+    assert join(embedded, "n", B2) == (3, {B, B1, B2})
+    embedded.add_partitions("b", 4)
+    assert join(embedded, "n", B, B1, B2).generation == 4
 
 
 def test_a_member_that_stops_renewing_is_gone(log: Log, clock: ManualClock):
     join(log, "m")
     clock.advance(LEASE - 1)
-    assert join(log, "n") == (2, NONE)
+    assert join(log, "n").partitions == NONE
     clock.advance(1)
-    assert join(log, "n").partitions == {B, B1, B2}
+    gets(log, "n", {B, B1, B2})
     assert join(log, "m", B, B1, B2).partitions == NONE  # back from a long sleep: all is lost
 
 
 def test_members_that_want_nothing_in_common_do_not_disturb_each_other(log: Log):
     join(log, "m", topics=("a",))
-    assert join(log, "n", topics=("b",)).partitions == {B, B1, B2}
-    assert join(log, "m", A, topics=("a",)).partitions == {A}
+    gets(log, "n", {B, B1, B2}, topics=("b",))
+    gets(log, "m", {A}, A, topics=("a",))
 
 
 def test_new_partitions_and_new_topics_are_shared_out(log: Log):
     join(log, "m")
     log.add_partitions("b", 4)
-    assert join(log, "m", B, B1, B2) == (2, {B, B1, B2, TopicPartition("b", 3)})
-    assert join(log, "m", B, topics=("a", "b")).generation == 3
-    assert join(log, "m", B, topics=("a", "missing")).partitions == {A}
+    B3 = TopicPartition("b", 3)  # noqa: N806
+    gets(log, "m", {B, B1, B2, B3}, B, B1, B2)
+    gets(log, "m", {A, B, B1, B2, B3}, B, topics=("a", "b"))
+    gets(log, "m", {A}, B, topics=("a", "missing"))
 
 
 def test_only_the_holder_of_a_partition_commits_it(log: Log, clock: ManualClock):
@@ -97,14 +118,20 @@ def test_only_the_holder_of_a_partition_commits_it(log: Log, clock: ManualClock)
     with pytest.raises(GroupInUseError, match="in use by m"):
         log.delete_group("g")
     clock.advance(LEASE)
-    log.commit("g", {B: 1}, member="m")  # late, but nobody has taken over
     join(log, "n")
     with pytest.raises(FencedError, match="no longer a member"):
         log.commit("g", {B: 0}, member="m")
     clock.advance(LEASE)
+    until(lambda: dict(log.groups()["g"].members), {})
     log.commit("g", {B: 0})
-    assert log.groups()["g"].members == {}
     log.delete_group("g")
+
+
+def test_a_late_commit_is_taken_while_nobody_else_reads(embedded: FileLog, clock: ManualClock):
+    join(embedded, "m")
+    clock.advance(LEASE)
+    embedded.commit("g", {B: 1}, member="m")
+    assert embedded.committed("g") == {B: 1}
 
 
 @pytest.mark.parametrize("count", range(8))

@@ -7,8 +7,9 @@ given up, it makes the group wait until the member has done so.
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
+from concurrent.futures import Future
 from typing import Any
 
 from headrace.log.errors import FencedError
@@ -18,8 +19,9 @@ from headrace.log.protocol import Membership
 from headrace.model.clock import Clock
 from headrace.model.ids import TopicPartition
 
-_LISTEN = 0.05  # seconds between two looks at the clock
-_SHORTEST_SESSION = 6000  # ms: brokers do not accept less, unless they are told to
+_LISTEN = 0.02  # seconds between two looks at the clock
+_FIRST_ANSWER = 5.0  # seconds that a new member waits for the group
+_SHORTEST_SESSION = 6000  # ms: brokers accept no less, unless they are told to
 _code = kafka.KafkaError
 _GONE = {_code.UNKNOWN_MEMBER_ID, _code.ILLEGAL_GENERATION, _code.REBALANCE_IN_PROGRESS, _code.FENCED_INSTANCE_ID}
 
@@ -30,11 +32,12 @@ class Seat:
     def __init__(
         self, clients: Clients, group: str, member: str, topics: Sequence[str], lease: int, clock: Clock
     ) -> None:
-        self.topics, self._lease, self._clock = tuple(topics), lease, clock
+        self.topics, self._name, self._lease, self._clock = tuple(topics), member, lease, clock
         self._changed = threading.Condition()
         self._assigned: set[TopicPartition] = set()
         self._leaving: set[TopicPartition] = set()  # what the group wants back
         self._held: set[TopicPartition] = set()
+        self._actions: list[tuple[Callable[[], object], Future[object]]] = []
         self._generation, self._expires, self._is_over = 0, clock.now() + lease, False
         fixed = {
             "group.id": group,
@@ -59,8 +62,9 @@ class Seat:
         return self._is_over or self._clock.now() >= self._expires
 
     def renew(self, holding: AbstractSet[TopicPartition]) -> Membership:
-        """What the member may read; what it does not hold any more, others may get."""
+        """What the member may read; what it does not hold any more, others may get. The first time, it waits for that."""
         with self._changed:
+            self._changed.wait_for(lambda: self._generation > 0 or self._is_over, _FIRST_ANSWER)
             self._expires = self._clock.now() + self._lease
             self._held = set(holding) & self._assigned
             allowed = frozenset(self._assigned - self._leaving)
@@ -69,19 +73,28 @@ class Seat:
             return Membership(self._generation, allowed)
 
     def commit(self, offsets: Mapping[TopicPartition, int]) -> None:
+        """Commits what the member holds."""
         with self._changed:
             lost = sorted(set(offsets) - self._assigned)
         if lost:
             names = ", ".join(map(str, lost))
-            raise FencedError(f"this member does not hold {names} in the group any more: another member reads it now")
+            raise FencedError(f"{self._name!r} does not hold {names} any more: another member reads it now")
         places = [kafka.TopicPartition(*at, offset) for at, offset in offsets.items()]
         with explained("committing offsets"):
             try:
-                self._consumer.commit(offsets=places, asynchronous=False)
+                self._in_thread(lambda: self._consumer.commit(offsets=places, asynchronous=False))
             except kafka.KafkaException as error:
                 if code_of(error) not in _GONE | FENCED:
                     raise
                 raise FencedError(f"the group has moved on without this member: {error.args[0].str()}") from error
+
+    def _in_thread(self, action: Callable[[], object]) -> None:
+        """Lets the thread do it: while the group waits for partitions, nobody else gets an answer."""
+        done: Future[object] = Future()
+        with self._changed:
+            self._actions.append((action, done))
+            self._changed.notify_all()
+        done.result()
 
     def leave(self) -> None:
         with self._changed:
@@ -93,8 +106,23 @@ class Seat:
     def _listen(self) -> None:
         while not self.is_over:
             self._consumer.poll(_LISTEN)
+            with self._changed:
+                self._act()
         self._is_over = True
         self._consumer.close()
+        with self._changed:
+            self._act()
+
+    def _act(self) -> None:
+        """Does what was asked for."""
+        while self._actions:
+            action, done = self._actions.pop(0)
+            try:
+                if self._is_over:
+                    raise FencedError("this member has left the group, or its lease was over")  # noqa: TRY301
+                done.set_result(action())
+            except BaseException as error:  # noqa: BLE001 - for whoever asked
+                done.set_exception(error)
 
     def _gain(self, consumer: Any, partitions: list[Any]) -> None:
         consumer.incremental_assign(partitions)
@@ -102,6 +130,7 @@ class Seat:
         with self._changed:
             self._assigned |= _places(partitions)
             self._generation += 1
+            self._changed.notify_all()
 
     def _lose(self, consumer: Any, partitions: list[Any]) -> None:
         """The group goes on when the member has given the partitions up, or is taken for dead."""
@@ -111,6 +140,7 @@ class Seat:
             self._generation += 1
             while self._held & wanted and not self.is_over:
                 self._changed.wait(_LISTEN)
+                self._act()
         self._forget(consumer, partitions)
 
     def _forget(self, consumer: Any, partitions: list[Any]) -> None:
