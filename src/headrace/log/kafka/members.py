@@ -62,7 +62,7 @@ class Seat:
         return self._is_over or self._clock.now() >= self._expires
 
     def renew(self, holding: AbstractSet[TopicPartition]) -> Membership:
-        """What the member may read; what it does not hold any more, others may get. The first time, it waits for that."""
+        """What the member may read, which a new one waits for; what it does not hold any more, others may get."""
         with self._changed:
             self._changed.wait_for(lambda: self._generation > 0 or self._is_over, _FIRST_ANSWER)
             self._expires = self._clock.now() + self._lease

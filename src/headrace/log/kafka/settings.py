@@ -15,6 +15,7 @@ _SHARED = (
     "security.", "socket.", "ssl.",
 )  # fmt: skip
 _PATIENCE = "default.api.timeout.ms"  # how long a call waits for an answer
+_FOR_ALL = {"reconnect.backoff.max.ms": 1000}  # as Java's clients do; it would be ten seconds
 _USUAL: dict[Kind, dict[str, Any]] = {
     "admin": {},
     # A range is read as fast as it comes, and nobody waits at the end of a partition for more.
@@ -37,12 +38,12 @@ class ClientSettings:
 
         >>> given = {"sasl.username": "ada", "producer.linger.ms": 1, "num.stream.threads": 4}
         >>> ClientSettings("host:9092", given).of("admin", {})
-        {'sasl.username': 'ada', 'bootstrap.servers': 'host:9092'}
+        {'reconnect.backoff.max.ms': 1000, 'sasl.username': 'ada', 'bootstrap.servers': 'host:9092'}
         """
         shared = {name: value for name, value in self.given.items() if name.startswith(_SHARED)}
         prefix = f"{kind}."
         own = {name.removeprefix(prefix): value for name, value in self.given.items() if name.startswith(prefix)}
-        return {**_USUAL[kind], **shared, **own, **fixed, "bootstrap.servers": self.servers}
+        return {**_FOR_ALL, **_USUAL[kind], **shared, **own, **fixed, "bootstrap.servers": self.servers}
 
     @property
     def patience(self) -> float:

@@ -1,0 +1,199 @@
+"""Deliveries while brokers die, stand still or are taken over: whoever reads what is committed sees all of it, once."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from itertools import count
+from typing import Any
+
+import pytest
+
+from headrace.errors import StreamsError
+from headrace.log.consumer import Consumer
+from headrace.log.errors import FencedError, LogUnavailableError
+from headrace.log.kafka import KafkaLog, delivering
+from headrace.log.protocol import Records
+from headrace.model.ids import TopicPartition
+from headrace.testing import KafkaBroker
+
+pytestmark = [pytest.mark.kafka, pytest.mark.slow]
+_NAMES = (f"case-{i}" for i in count())
+QUICK = {"default.api.timeout.ms": 3000, "socket.timeout.ms": 1000, "socket.connection.setup.timeout.ms": 1000} | {
+    "reconnect.backoff.max.ms": 200
+}
+
+
+@pytest.fixture(scope="module")
+def broker() -> Iterator[KafkaBroker]:
+    with KafkaBroker() as broker:
+        yield broker
+
+
+@pytest.fixture
+def log(broker: KafkaBroker) -> Iterator[KafkaLog]:
+    with KafkaLog(broker.address, QUICK) as log:
+        yield log
+
+
+@pytest.fixture
+def case(log: KafkaLog) -> str:
+    """The name of an application, and of the topic that it writes to."""
+    name = next(_NAMES)
+    log.create_topic(name, 2)
+    return name
+
+
+class Hooked:
+    """A producer with which something happens before or after its commit."""
+
+    def __init__(self, producer: Any, around: Callable[[Callable[[], None]], None]) -> None:
+        self._producer, self._around = producer, around
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._producer, name)
+
+    def commit_transaction(self, timeout: float) -> None:
+        self._around(lambda: self._producer.commit_transaction(timeout))
+
+
+def hook(monkeypatch: pytest.MonkeyPatch, around: Callable[[Callable[[], None]], None]) -> None:
+    """The next producer for deliveries is hooked; those after it are as usual."""
+    make, is_first = delivering.make, iter((True,))
+
+    def hooked(*given: Any) -> Any:
+        producer = make(*given)
+        return Hooked(producer, around) if next(is_first, False) else producer
+
+    monkeypatch.setattr(delivering, "make", hooked)
+
+
+def items(name: str, number: int) -> list[tuple[TopicPartition, Records]]:
+    return [(TopicPartition(name, p), Records([b"k"], [b"%d/%d" % (number, p)], [1 + number])) for p in range(2)]
+
+
+def stubbornly(log: KafkaLog, name: str, number: int) -> None:
+    """As an application that is started again whenever its log was away for too long."""
+    for _ in range(20):
+        try:
+            log.deliver(name, number, items(name, number))
+        except LogUnavailableError:
+            continue
+        return
+    pytest.fail(f"batch {number} of {name} could not be delivered")
+
+
+def check(log: KafkaLog, name: str, batches: int) -> None:
+    for partition in range(2):
+        chunks = log.read(TopicPartition(name, partition), 0)
+        values = [row[2] for chunk in chunks for row in chunk.rows()]
+        assert values == [b"%d/%d" % (number, partition) for number in range(batches)]
+    assert log.delivered(name) == batches - 1
+
+
+# --------------------------------------------------------------------------------------------------------- brokers
+def test_a_broker_that_dies_between_deliveries_changes_nothing(broker: KafkaBroker, log: KafkaLog, case: str):
+    for number in range(4):
+        stubbornly(log, case, number)
+        if number == 1:
+            broker.restart()
+    check(log, case, 4)
+
+
+@pytest.mark.parametrize("is_committed", [False, True])
+def test_a_broker_that_dies_while_a_batch_is_delivered(
+    broker: KafkaBroker, log: KafkaLog, case: str, monkeypatch, is_committed
+):
+    def around(commit: Callable[[], None]) -> None:
+        if is_committed:  # and the answer is lost
+            commit()
+        broker.kill()
+        broker.restart()
+        raise delivering.kafka.KafkaException(delivering.kafka.KafkaError(delivering.kafka.KafkaError._TIMED_OUT))
+
+    hook(monkeypatch, around)
+    for number in range(3):
+        stubbornly(log, case, number)
+    check(log, case, 3)
+
+
+def test_a_broker_that_is_away_is_waited_for_and_then_named(broker: KafkaBroker, log: KafkaLog, case: str):
+    stubbornly(log, case, 0)
+    broker.kill()
+    with pytest.raises(LogUnavailableError, match="no answer"):
+        log.deliver(case, 1, items(case, 1))
+    broker.restart()
+    stubbornly(log, case, 1)
+    check(log, case, 2)
+
+
+def test_a_broker_that_stands_still_during_a_commit_for_longer_than_a_request_may_take(
+    broker: KafkaBroker, log: KafkaLog, case: str, monkeypatch
+):
+    def around(commit: Callable[[], None]) -> None:
+        broker.pause()
+        try:
+            commit()
+        finally:
+            broker.resume()
+
+    hook(monkeypatch, around)
+    for number in range(3):
+        stubbornly(log, case, number)
+    check(log, case, 3)
+
+
+def test_a_broker_that_dies_at_any_time_while_somebody_reads(broker: KafkaBroker, log: KafkaLog, case: str):
+    batches, over, seen = 60, threading.Event(), dict[int, list[bytes]]({0: [], 1: []})
+
+    def read() -> None:
+        with KafkaLog(broker.address, QUICK) as own, Consumer(own, auto_offset_reset="earliest") as consumer:
+            consumer.assign(TopicPartition(case, 0), TopicPartition(case, 1))
+            while not over.is_set() or min(map(len, seen.values())) < batches:
+                try:
+                    for record in consumer.poll(100):
+                        seen[record.partition].append(record.value)
+                except StreamsError:
+                    continue
+
+    reader = threading.Thread(target=read)
+    reader.start()
+    for number in range(batches):
+        if number in {20, 40}:
+            troublemaker = threading.Thread(target=broker.restart)
+            troublemaker.start()
+        stubbornly(log, case, number)
+        if number in {30, 50}:
+            troublemaker.join()  # pyright: ignore[reportPossiblyUnboundVariable]
+    over.set()
+    reader.join(60)
+    assert seen == {p: [b"%d/%d" % (number, p) for number in range(batches)] for p in range(2)}
+    check(log, case, batches)
+
+
+# --------------------------------------------------------------------------------------------------- two instances
+def test_of_two_instances_the_first_is_fenced(broker: KafkaBroker, log: KafkaLog, case: str):
+    log.deliver(case, 0, items(case, 0))
+    with KafkaLog(broker.address, QUICK) as second:
+        second.deliver(case, 1, items(case, 1))
+        for _ in range(2):
+            with pytest.raises(FencedError, match="another instance"):
+                log.deliver(case, 1, items(case, 1))
+        second.deliver(case, 2, items(case, 2))
+        check(second, case, 3)
+
+
+def test_an_instance_that_is_taken_over_in_the_middle_of_a_commit(
+    broker: KafkaBroker, log: KafkaLog, case: str, monkeypatch
+):
+    with KafkaLog(broker.address, QUICK) as second:
+
+        def around(commit: Callable[[], None]) -> None:
+            assert second.deliver(case, 0, items(case, 0))
+            commit()
+
+        hook(monkeypatch, around)
+        with pytest.raises(FencedError, match="another instance"):
+            log.deliver(case, 0, items(case, 0))
+        second.deliver(case, 1, items(case, 1))
+        check(second, case, 2)
