@@ -4,49 +4,22 @@ from __future__ import annotations
 
 import re
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from headrace import Admin, Application, Consumer, Producer, Punctuation, Record, StreamsBuilder, StreamsError, serde
+from headrace import Admin, Application, Punctuation, Record, StreamsBuilder, StreamsError, serde
 from headrace.errors import ProcessingError
 from headrace.topology.builder import Topology
 from headrace.topology.processor import ProcessorContext
+from tests.spark.places import PATIENCE, Place, wait_for
 
 pytestmark = pytest.mark.spark
-PATIENCE = 60.0
-
-
-class Place:
-    """A log, a checkpoint and a state directory for one test."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder, self.log = folder, f"file:{folder}/log"
-
-    def app(self, topology: Topology, **options: Any) -> Application:
-        options = {"checkpoint": str(self.folder / "checkpoint"), "state_dir": str(self.folder / "state")} | options
-        return Application("life", topology, self.log, **options)
-
-    def create(self, *topics: str, partitions: int = 1) -> None:
-        with Admin(self.log) as admin:
-            for topic in topics:
-                admin.create_topic(topic, partitions=partitions)
-
-    def send(self, topic: str, *values: str, partition: int | None = None) -> None:
-        with Producer(self.log, key_serde=serde.STRING, value_serde=serde.STRING) as producer:
-            for value in values:
-                producer.send(topic, value, value, partition=partition)
-
-    def read(self, topic: str) -> list[str]:
-        with Consumer(self.log, value_serde=serde.STRING, auto_offset_reset="earliest") as consumer:
-            consumer.subscribe(topic)
-            return [record.value for record in consumer.poll(1000)]
 
 
 @pytest.fixture
-def place(tmp_path: Path) -> Iterator[Place]:
+def place(tmp_path: Path) -> Place:
     return Place(tmp_path)
 
 
@@ -231,14 +204,3 @@ def test_a_topic_that_is_written_and_read_goes_through_the_log_until_nothing_mov
     place.send("in", "abc")
     place.app(builder.build()).run_available()
     assert place.read("out") == ["bc", "c", ""]
-
-
-def wait_for(app: Application, reached: Any) -> None:
-    """Until something is so; the application may be planned anew in between."""
-    event = threading.Event()
-    for _ in range(int(PATIENCE / 0.1)):
-        if reached():
-            return
-        event.wait(0.1)
-        app._check()
-    raise AssertionError("it was never so")

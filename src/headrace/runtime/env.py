@@ -44,6 +44,14 @@ class Lookup(NamedTuple):
     as_of: Callable[[Any, int], tuple[Any, int] | None] | None = None  # of a versioned table
 
 
+class Postponed(NamedTuple):
+    """An emission that must wait for the wall clock: when it is due, None if there is none, and what does it."""
+
+    node: str
+    due: Callable[[], int | None]
+    emit: Callable[[], None]
+
+
 @dataclass(frozen=True, slots=True)
 class Env:
     """Given to every operator when it is compiled."""
@@ -58,4 +66,5 @@ class Env:
     flushers: dict[str, Callable[[], bool]] = field(
         default_factory=dict[str, Callable[[], bool]]
     )  # by store: empty its cache
+    postponed: list[Postponed] = field(default_factory=list[Postponed])
     caches: dict[str, Any] = field(default_factory=dict[str, Any])  # by store: how its updates get into the cache

@@ -69,6 +69,10 @@ class Task:
         compiler = Compiler(graph, task_id, env, serdes, failures, outlet, extractor)
         self._lookups = Lookups(graph, lambda: env, compiler.buffers.suppress, compiler.transformer)
         self._program = compiler.compile(nodes)
+        self._postponed = [
+            (some.due, failures.guard_punctuation(some.node, lambda _, emit=some.emit: emit()))
+            for some in env.postponed
+        ]
         self._flushers = [env.flushers[store] for store in self.state.specs if store in env.flushers]
         self._stream_punctuations = self._program.punctuations[Punctuation.STREAM_TIME]
         self._inlets = self._by_topic()
@@ -156,7 +160,7 @@ class Task:
                     inlet.emit(key, value, timestamp, row[6])
                 if here.stream_time >= punctuations.due:
                     punctuations.run(here.stream_time)
-            self._program.punctuations[Punctuation.WALL_CLOCK].run(clock)
+            self._run_by_clock(clock)
             return self._end(version)
 
     def run_aligned(
@@ -167,8 +171,16 @@ class Task:
         with self._batch(clock):
             for row, decoded in rows:
                 self._process(row, decoded)
-            self._program.punctuations[Punctuation.WALL_CLOCK].run(clock)
+            self._run_by_clock(clock)
             return self._end(version), rows.positions
+
+    def _run_by_clock(self, clock: int) -> None:
+        """What no record has done, though it is time."""
+        for due, emit in self._postponed:
+            time = due()
+            if time is not None and time <= clock:
+                emit(clock)
+        self._program.punctuations[Punctuation.WALL_CLOCK].run(clock)
 
     def read(self, row: Row) -> Decoded | None:
         """Decodes a row and finds its timestamp; None if it is left out."""
@@ -223,7 +235,9 @@ class Task:
     def next_tick(self) -> int | None:
         """When the wall clock makes something due."""
         due = self._program.punctuations[Punctuation.WALL_CLOCK].due
-        return None if due == NEVER else due
+        times = [time for is_due, _ in self._postponed if (time := is_due()) is not None]
+        first = min([due, *times])
+        return None if first == NEVER else first
 
     def close(self) -> None:
         """Closes all processors and the state, then tells what failed; nothing is closed twice."""

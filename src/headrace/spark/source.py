@@ -61,7 +61,7 @@ class Reader(DataSourceStreamReader):
     def _open(self) -> tuple[Job, Planner]:
         if self._opened is None:
             job = load_job(self._job_path)
-            self._opened = job, Planner(job, open_log(job.log))
+            self._opened = job, Planner(job, open_log(job.log, job.config.extra))
         return self._opened
 
     def partitions(self, start: Any, end: Any) -> list[Slot]:

@@ -47,7 +47,7 @@ class Workshop:
     """The tasks of a slot; engines, tasks and clients stay warm from batch to batch."""
 
     def __init__(self, job: Job) -> None:
-        self.job, self.storage, self.log = job, open_storage(job.checkpoint), open_log(job.log)
+        self.job, self.storage, self.log = job, open_storage(job.checkpoint), open_log(job.log, job.config.extra)
         self._homes: dict[TaskId, LmdbHome] = {}
         self._tasks: dict[TaskId, Task] = {}
         self._counts: dict[str, int] = {}

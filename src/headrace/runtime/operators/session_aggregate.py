@@ -82,4 +82,5 @@ def emit_closed(node: SessionAggregate, env: Env, store: Sessions, emit: Emit) -
         closing.last.value = close_time
         store.hold_back(close_time)
 
+    closing.make_up(run)
     return run

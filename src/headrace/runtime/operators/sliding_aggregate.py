@@ -182,4 +182,5 @@ def emit_closed(node: SlidingAggregate, env: Env, store: WindowedValues, emit: E
         closing.last.value = close_time
         store.hold_back(last + 1)
 
+    closing.make_up(run)
     return run

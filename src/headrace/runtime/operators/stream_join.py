@@ -7,7 +7,7 @@ from typing import Any
 
 from headrace.model.record import Headers
 from headrace.model.windows import LONGEST
-from headrace.runtime.env import Env
+from headrace.runtime.env import Env, Postponed
 from headrace.runtime.operators.emit import Emit
 from headrace.state.buffer import UnmatchedBuffer
 from headrace.state.window import WindowedValues
@@ -34,14 +34,18 @@ class Unmatched:
         self.stream_time = cell(f"{node.join}/stream time", -1)
         self.oldest = cell(f"{node.join}/oldest unmatched", LONGEST)
         self.next = cell(f"{node.join}/next emission", 0)  # wall clock
+        self.is_postponed = cell(f"{node.join}/postponed", 0)
         self.windows, self.joiner = node.windows, node.joiner
 
     def emit_expired(self, after: int, headers: Headers, emit: Emit) -> None:
         """Emits what can find no partner any more; `after` is how long the trigger's side waits."""
         grace, now = self.windows.grace, self.stream_time.value
-        if self.buffer is None or self._nothing_expired(after + grace) or self.here.clock < self.next.value:
+        if self.buffer is None or self._nothing_expired(after + grace):
             return
-        self.next.value = self.here.clock + self.interval
+        if self.here.clock < self.next.value:
+            self.is_postponed.value = int(self.oldest.value != LONGEST)
+            return
+        self.next.value, self.is_postponed.value = self.here.clock + self.interval, 0
         self.oldest.value = LONGEST
         open_sides: set[bool] = set()
         done: list[bytes] = []
@@ -59,6 +63,15 @@ class Unmatched:
         for place in done:
             self.buffer.remove(place)
 
+    def postponed(self, name: str, emit: Emit) -> Postponed:
+        """Has what came too early emitted by the clock, if no record comes that would do it."""
+        wait = min(self.windows.before_ms, self.windows.after_ms)
+        return Postponed(
+            name,
+            lambda: self.next.value if self.is_postponed.value else None,
+            lambda: self.emit_expired(wait, (), emit),
+        )
+
     def _nothing_expired(self, wait: int) -> bool:
         # Where nothing waits, Kafka Streams adds to the largest long there is, and the sum comes out negative: it
         # looks, and its look counts for the interval between two emissions.
@@ -74,6 +87,8 @@ def stream_join(node: StreamJoin, env: Env, unmatched: Unmatched, emit: Emit) ->
     windows = node.windows
     before, after = (windows.before_ms, windows.after_ms) if left_side else (windows.after_ms, windows.before_ms)
     fetch, stream_time = others.fetch, unmatched.stream_time
+    if left_side and buffer is not None:
+        env.postponed.append(unmatched.postponed(node.name, emit))
 
     def run(key: Any, value: Any, timestamp: int, headers: Headers) -> None:
         if timestamp > stream_time.value:

@@ -96,4 +96,5 @@ def emit_closed(node: WindowAggregate, env: Env, store: WindowedValues, emit: Em
         closing.last.value = close_time
         store.hold_back(first_start())
 
+    closing.make_up(run)
     return run
