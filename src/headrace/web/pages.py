@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hmac
+import threading
 from collections.abc import AsyncIterator
 from importlib.resources import files
 from typing import Any
@@ -21,16 +22,18 @@ from headrace.web.masking import masked_settings
 from headrace.web.replies import dumps, failure, reply
 
 STATIC = {
+    "icon.svg": "image/svg+xml",
     "style.css": "text/css; charset=utf-8",
     "dashboard.js": "text/javascript; charset=utf-8",
     "graph.js": "text/javascript; charset=utf-8",
     "stores.js": "text/javascript; charset=utf-8",
 }
+NAP = 0.1  # seconds
 ACTIONS = ("pause", "resume", "stop")
 
 
-def routes(board: Board, *, token: str | None, interval: float) -> list[Route]:
-    pages = Pages(board, token, interval)
+def routes(board: Board, *, token: str | None, interval: float, over: threading.Event) -> list[Route]:
+    pages = Pages(board, token, interval, over)
     return [
         Route("/", pages.page),
         Route("/static/{name}", pages.file),
@@ -49,8 +52,8 @@ def routes(board: Board, *, token: str | None, interval: float) -> list[Route]:
 class Pages:
     """What is under the pages' addresses."""
 
-    def __init__(self, board: Board, token: str | None, interval: float) -> None:
-        self._board, self._token, self._interval, self._listeners = board, token, interval, 0
+    def __init__(self, board: Board, token: str | None, interval: float, over: threading.Event) -> None:
+        self._board, self._token, self._interval, self._over, self._listeners = board, token, interval, over, 0
 
     async def page(self, request: Request) -> Response:
         return Response(_read("index.html"), media_type="text/html; charset=utf-8")
@@ -109,7 +112,7 @@ class Pages:
         self._listeners += 1
         last = -1
         try:
-            while not await request.is_disconnected():
+            while not self._over.is_set() and not await request.is_disconnected():
                 try:
                     moving = self._moving(last)
                 except StoreNotReadyError:
@@ -117,9 +120,16 @@ class Pages:
                 else:
                     last = moving["status"]["batch"]
                     yield b"event: state\ndata: " + dumps(moving) + b"\n\n"
-                await anyio.sleep(self._interval)
+                await self._pause()
         finally:
             self._listeners -= 1
+
+    async def _pause(self) -> None:
+        """Until the next event, or the end of the server, which waits for nobody who listens."""
+        left = self._interval
+        while left > 0 and not self._over.is_set():
+            await anyio.sleep(min(left, NAP))
+            left -= NAP
 
     def _moving(self, last: int) -> dict[str, Any]:
         board = self._board

@@ -29,10 +29,12 @@ def web_application(
     hosts: Collection[str] = (),
     token: str | None = None,
     interval: float = 1.0,
+    over: threading.Event | None = None,
 ) -> ASGIApp:
-    """The pages of an application, as ASGI; `interval` is that of events, in seconds."""
+    """The pages of an application, as ASGI; `interval` is that of events, in seconds, until it is `over`."""
+    shown = pages.routes(board, token=token, interval=interval, over=over or threading.Event())
     app = Starlette(
-        routes=[*stores.routes(board), *metrics.routes(board), *pages.routes(board, token=token, interval=interval)],
+        routes=[*stores.routes(board), *metrics.routes(board), *shown],
         exception_handlers={StreamsError: failed, 404: _not_found, 405: _not_allowed, Exception: failed},
     )
     return Guard(app, host=host, hosts=hosts, token=token, body_bytes=board.limits.body_bytes)
@@ -64,7 +66,8 @@ class Server:
         is_secure = bool(options and options.get("ssl_certfile"))
         self.url = f"http{'s' * is_secure}://{f'[{host}]' if ':' in host else host}:{self.port}"
         settings: dict[str, Any] = {"timeout_graceful_shutdown": 1, "limit_concurrency": 256, **(options or {})}
-        app = web_application(board, host=host, hosts=hosts, token=token, interval=interval)
+        self._over = threading.Event()
+        app = web_application(board, host=host, hosts=hosts, token=token, interval=interval, over=self._over)
         self._server = uvicorn.Server(
             uvicorn.Config(
                 app, lifespan="off", access_log=False, server_header=False, log_level="warning", ws="none", **settings
@@ -85,6 +88,7 @@ class Server:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self._over.set()
         self._server.should_exit = True
         self._thread.join()
         self._socket.close()

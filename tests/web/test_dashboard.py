@@ -1,0 +1,206 @@
+"""The page in a browser: what it shows is what the API says."""
+
+import shutil
+import socket
+
+import pytest
+
+from headrace import StreamsBuilder, serde
+from headrace.query import Follower
+from headrace.query.client import Client
+from headrace.topology.describe import describe
+from headrace.web import Board, Server
+from tests.commit.programs import Program
+from tests.query.programs import feed, finished
+from tests.web.serving import Told, ask, ends, served
+
+sync_api = pytest.importorskip("playwright.sync_api")
+expect = sync_api.expect
+CHROMIUM = next(
+    (found for name in ("chromium", "chromium-browser", "google-chrome") if (found := shutil.which(name))), None
+)
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium")]
+TOKEN = "open sesame"  # noqa: S105
+GROUND = {"dark": "rgb(20, 24, 29)", "light": "rgb(251, 252, 253)"}
+HOSTILE = [
+    "<img src=x onerror=alert(1)>",
+    "</script><script>alert(1)</script>",
+    "\u202edesrever",
+    "&lt;b&gt;",
+    "{{1+1}}",
+]
+
+
+@pytest.fixture(scope="module")
+def browser():
+    with sync_api.sync_playwright() as play:
+        yield play.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+
+
+@pytest.fixture
+def page(browser):
+    """A page that has said nothing wrong by its end."""
+    context = browser.new_context(viewport={"width": 1400, "height": 1100})
+    page, said = context.new_page(), list[str]()
+    page.expected = []
+    page.on("console", lambda message: said.append(message.text) if message.type in {"error", "warning"} else None)
+    page.on("pageerror", lambda error: said.append(str(error)))
+    page.on("dialog", lambda dialog: said.append(f"dialog {dialog.message}") or dialog.dismiss())
+    yield page
+    context.close()
+    assert [words for words in said if not any(part in words for part in page.expected)] == []
+
+
+def has(page, place, text):
+    expect(page.locator(place)).to_have_text(text)
+
+
+def live(page, url):
+    page.goto(url)
+    has(page, "#connection", "live")
+
+
+def told_of(cluster, **more):
+    nodes = {node.name: 30 for group in _description(cluster) for node in group.nodes}
+    return Told(ends=ends(cluster), nodes=nodes, phases={4: {"plan": 4.0, "tasks": 61.5, "commit": 12.0}}, **more)
+
+
+def _description(cluster):
+    return describe(cluster.graph).subtopologies
+
+
+def test_the_numbers_on_the_page_are_those_of_the_api(page):
+    cluster = finished(limit=3)
+    with served(cluster, told_of(cluster), interval=0.05) as server:
+        live(page, server.url)
+        status = ask(server.url, "/api/status").json
+        assert page.text_content("#application") == status["application"]
+        assert page.text_content("#batch") == str(status["batch"])
+        assert page.text_content("#state") == status["state"] == "RUNNING"
+        assert page.text_content("#verdict") == status["verdict"]
+        assert page.text_content("#lag") == "0"
+        with Client(server.url) as client:
+            entries = {store["name"]: store["entries"] for store in client.stores()}
+        assert {
+            b.get_attribute("data-name"): int(b.query_selector(".entries").text_content())
+            for b in page.query_selector_all("#stores button")
+        } == entries
+        assert "plan 4 ms" in page.text_content("#strip-text")
+        feed(cluster.log, [("new", "x")] * 3)
+        cluster.run()
+        number = cluster.coordinator.ledger.number
+        has(page, "#batch", f"{number}")
+        has(page, "#stores [data-name=counts] .entries", "8")
+
+
+def test_every_node_is_in_the_graph_and_shows_its_stores(page):
+    cluster = finished(limit=3)
+    with served(cluster, told_of(cluster), interval=0.05) as server:
+        live(page, server.url)
+        names = {node.name for group in _description(cluster) for node in group.nodes}
+        assert {node.get_attribute("data-name") for node in page.query_selector_all("#graph .node")} == names
+        page.click("#graph .node:has-text('counts')")
+        assert "counts" in page.text_content("#node-details")
+        page.click("#node-stores button")
+        page.wait_for_selector("#rows td")
+        assert page.text_content("#rows tbody tr td") == "k0"
+
+
+def test_a_store_can_be_looked_through(page):
+    cluster = finished(rows=[(f"key {n:03}", "x") for n in range(150)], limit=100)
+    with served(cluster, interval=0.05) as server:
+        live(page, server.url)
+        page.click("#stores [data-name=counts]")
+        page.wait_for_selector("#rows td")
+        assert len(page.query_selector_all("#rows tbody tr")) == 100
+        page.click("#browse-next")
+        expect(page.locator("#rows tbody tr")).to_have_count(150)
+        page.fill("#browse-key", "key 077")
+        page.click("#browse button[type=submit]")
+        expect(page.locator("#rows tbody tr")).to_have_count(1)
+        assert page.text_content("#rows td") == "key 077"
+        page.fill("#browse-key", "absent")
+        page.click("#browse button[type=submit]")
+        expect(page.locator("#browse-batch")).to_contain_text("nothing there")
+        page.fill("#browse-key", "")
+        page.click("#stores [data-name=windows]")
+        expect(page.locator("#rows th")).to_have_text(["key", "window", "value", "timestamp"])
+
+
+def test_hostile_texts_stay_texts(page):
+    builder = StreamsBuilder()
+    builder.table("states", key=serde.STRING, value=serde.STRING, store="versions")
+    builder.stream("lines", key=serde.STRING, value=serde.STRING).group_by_key().count(store="counts")
+    program = Program(builder.build, {"lines": [], "states": []}, 1)
+    cluster = finished(program, [(text, text) for text in HOSTILE])
+    told = Told(state="RUNNING", error=HOSTILE[0])
+    with Server(Board(follower=Follower(cluster.storage), observed=told), interval=0.05) as server:
+        live(page, server.url)
+        page.click("#stores [data-name=versions]")
+        page.wait_for_selector("#rows td")
+        keys = [row.query_selector("td").text_content() for row in page.query_selector_all("#rows tbody tr")]
+        assert sorted(keys) == sorted(HOSTILE)
+        assert HOSTILE[0] in page.text_content("#verdict")
+        assert page.query_selector_all("#rows img, #rows script, #verdict img") == []
+
+
+def test_the_page_comes_back_when_the_server_does(page):
+    page.expected = ["Failed to load resource", "ERR_", "net::"]
+    cluster = finished(limit=3)
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    with served(cluster, interval=0.05, port=port) as server:
+        live(page, server.url)
+    expect(page.locator("#connection")).not_to_have_text("live")
+    feed(cluster.log, [("new", "x")] * 3)
+    cluster.run()
+    with served(cluster, interval=0.05, port=port):
+        has(page, "#connection", "live")
+        assert page.text_content("#batch") == str(cluster.coordinator.ledger.number)
+
+
+def test_with_a_token_the_page_asks_for_it_and_then_can_act(page):
+    page.expected = ["401"]
+    cluster, told = finished(limit=3), Told()
+    with served(cluster, told, token=TOKEN, interval=0.05) as server:
+        page.goto(server.url)
+        page.wait_for_selector("#login:not([hidden])")
+        assert "counts" not in page.text_content("body")
+        page.fill("#token", "wrong")
+        page.click("#login button")
+        has(page, "#login-failed", "That is not the token.")
+        page.fill("#token", TOKEN)
+        page.click("#login button")
+        has(page, "#connection", "live")
+        with page.expect_response("**/actions/pause") as answered:
+            page.click("#actions button:has-text('pause')")
+        assert answered.value.status == 200
+    assert told.done == ["pause"]
+
+
+@pytest.mark.parametrize("scheme", ["dark", "light"])
+def test_a_hundred_nodes_can_be_read_in_both_schemes(browser, scheme):
+    builder = StreamsBuilder()
+    stream = builder.stream("lines", key=serde.STRING, value=serde.STRING)
+    builder.table("states", key=serde.STRING, value=serde.STRING)
+    for branch in range(14):
+        step = stream
+        for _ in range(7):
+            step = step.map_values(str.upper, name=None)
+        step.to(f"out-{branch}") if branch else step.to("out")
+    topology = builder.build()
+    cluster = finished(Program(lambda: topology, {"lines": [], "states": []}, 1), [])
+    board = Board(follower=Follower(cluster.storage, topology, cluster.config), topology=topology.describe())
+    context = browser.new_context(viewport={"width": 1400, "height": 900}, color_scheme=scheme)
+    page = context.new_page()
+    with Server(board, interval=0.05) as server:
+        live(page, server.url)
+        nodes = page.query_selector_all("#graph .node .box")
+        assert len(nodes) >= 100
+        boxes = [node.bounding_box() for node in nodes]
+        assert min(box["width"] for box in boxes) >= 150
+        corners = [(box["x"], box["y"]) for box in boxes]
+        assert len(set(corners)) == len(corners)
+        expect(page.locator("body")).to_have_css("background-color", GROUND[scheme])
+    context.close()
