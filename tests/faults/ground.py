@@ -44,13 +44,13 @@ class Ground:
     def log(self) -> FileLog:
         return FileLog(self.folder / "log", clean_every=None)
 
-    def live(self, *kills: Kill, jvm: dict[str, str] | None = None) -> Life:
+    def live(self, *kills: Kill, environment: dict[str, str] | None = None) -> Life:
         """Starts the application; it runs until it is killed, or nothing is left to do."""
         number = len(self.lives)
         path = self.folder / f"life-{number}" / "scene"
         path.parent.mkdir()
         path.write_bytes(msgspec.json.encode(msgspec.structs.replace(self.scene, kills=list(kills), life=number)))
-        self.lives.append(Life(["-m", "tests.faults.life", str(path)], path.parent, jvm or {}))
+        self.lives.append(Life(["-m", "tests.faults.life", str(path)], path.parent, environment or {}))
         return self.lives[-1]
 
     def feed(self, count: int) -> None:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import random
 import sys
+from pathlib import Path
 
+import pyspark
 import pytest
 
 from headrace.commit.steps import (
@@ -20,7 +22,7 @@ from headrace.commit.steps import (
     TASK_RUN,
 )
 from tests.faults.ground import Ground, gone
-from tests.faults.killing import WORKER, Kill
+from tests.faults.killing import EXECUTOR, WORKER, Kill
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
@@ -32,7 +34,7 @@ GROUPS = [(RANGES_PLANNED, TASK_RUN, DELTA_WRITTEN), (RECEIPT, MANIFEST, DELIVER
 def undisturbed(jvm, tmp_path_factory):
     """Log and stores of a run that is never killed, all of it in one batch."""
     ground = Ground(tmp_path_factory.mktemp("undisturbed") / "ground", "WORDS")
-    ground.live(jvm=jvm).ends_well()
+    ground.live(environment=jvm).ends_well()
     ground.clear()
     return ground.outputs(), ground.stores()
 
@@ -52,8 +54,8 @@ def test_log_and_stores_are_those_of_a_run_that_was_never_killed(names, ground, 
     place = ground("WORDS", config=SMALL)
     for kill in [kill_at(name, when, chance) for name in names for when in ("before", "after")]:
         sys.stdout.write(f"{kill}\n")
-        place.live(kill, jvm=jvm).ends_by_kill()
-    place.live(jvm=jvm).ends_well()
+        place.live(kill, environment=jvm).ends_by_kill()
+    place.live(environment=jvm).ends_well()
     assert (place.outputs(), place.stores()) == undisturbed
 
 
@@ -70,7 +72,16 @@ def test_what_a_killed_driver_leaves_running_does_no_harm_and_ends(ground, undis
 def test_workers_that_are_killed_in_their_tasks_are_replaced(ground, jvm, undisturbed):
     place = ground("WORDS", config=SMALL, master="local[2,4]")
     moments = [f"before {TASK_RUN}", f"after {TASK_RUN}", f"after {DELTA_WRITTEN}", f"after {RECEIPT}"]
-    life = place.live(*(Kill(moment, 5 + 6 * n, WORKER) for n, moment in enumerate(moments)), jvm=jvm)
+    life = place.live(*(Kill(moment, 5 + 6 * n, WORKER) for n, moment in enumerate(moments)), environment=jvm)
     life.ends_well()
     assert life.landed() == len(moments)
+    assert (place.outputs(), place.stores()) == undisturbed
+
+
+def test_executors_that_are_killed_are_replaced(ground, undisturbed):
+    place = ground("WORDS", config=SMALL, master="local-cluster[2,1,1024]")
+    kills = [Kill(f"before {TASK_RUN}", 6, EXECUTOR), Kill(f"after {RECEIPT}", 17, EXECUTOR)]
+    life = place.live(*kills, environment={"SPARK_HOME": str(Path(pyspark.__file__).parent)})
+    life.ends_well()
+    assert life.landed() == len(kills)
     assert (place.outputs(), place.stores()) == undisturbed

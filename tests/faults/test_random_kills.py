@@ -41,14 +41,14 @@ def test_20_kills_by_chance_lose_nothing_and_repeat_nothing(ground, jvm, chance)
             break
         kills = kills_of_a_life(chance)
         place.feed(30)
-        life = place.live(*kills, jvm=jvm)
+        life = place.live(*kills, environment=jvm)
         code = life.end()
         sys.stdout.write(f"{life.landed()} of {kills}\n")
         assert code in {0, -9}, life.said
         assert life.landed() or code == 0
         landed += life.landed()
     assert landed >= KILLS
-    place.live(jvm=jvm).ends_well()
+    place.live(environment=jvm).ends_well()
     check(place)
 
 
