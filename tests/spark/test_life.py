@@ -204,3 +204,35 @@ def test_a_topic_that_is_written_and_read_goes_through_the_log_until_nothing_mov
     place.send("in", "abc")
     place.app(builder.build()).run_available()
     assert place.read("out") == ["bc", "c", ""]
+
+
+def test_a_global_table_is_complete_before_the_first_record_is_joined_with_it(place: Place):
+    builder = StreamsBuilder()
+    names = builder.global_table("names", key=serde.STRING, value=serde.STRING)
+    stream = builder.stream("in", key=serde.STRING, value=serde.STRING)
+    stream.left_join(names, lambda value, name: f"{value} {name}", on=lambda key, value: key).to(
+        "out", value=serde.STRING
+    )
+    place.create("names", "in", "out")
+    place.send("in", "a", "b")
+    place.send("names", "a", "b")
+    place.app(builder.build()).run_available()
+    assert place.read("out") == ["a a", "b b"]
+
+
+def test_a_record_that_the_log_would_refuse_is_refused_before_it_is_committed(place: Place):
+    builder = StreamsBuilder()
+    builder.stream("in", key=serde.STRING, value=serde.STRING).map_values(lambda v: v * 100).to(
+        "out", value=serde.STRING
+    )
+    with Admin(place.log) as admin:
+        admin.create_topic("in")
+        admin.create_topic("out", config={"max.message.bytes": 150})
+    place.send("in", "a", "bb")
+    with pytest.raises(StreamsError, match="a record of 202 bytes is too large for the topic 'out'"):
+        place.app(builder.build()).run_available()
+    left_out = place.app(builder.build(), production_exception_handler="continue")
+    with left_out:
+        left_out.drain(PATIENCE)
+        assert left_out.metrics()["dropped-records-total"] == 1
+    assert place.read("out") == ["a" * 100]

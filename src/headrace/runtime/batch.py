@@ -5,7 +5,6 @@ Plain tuples: a batch has many, and a named tuple takes ten times as long to mak
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from headrace.model.record import Headers
@@ -25,4 +24,4 @@ class Result(NamedTuple):
 
     outputs: list[Output]
     delta: Delta
-    dropped: Mapping[str, int]  # records that were left out, by reason
+    dropped: dict[str, int]  # records that were left out, by reason

@@ -25,6 +25,8 @@ class Planner:
     def __init__(self, job: Job, log: Log) -> None:
         self._log, self._at_most = log, job.config.batch_max_records
         self._meeting = meeting_topics(job)
+        # Global tables are read up to where they are at the start before anything else, as in Kafka Streams.
+        self._first = {at: extent.end for at, extent in log.extents(sorted(job.global_topics)).items()}
 
     def ends(self, control: Control) -> list[Ends]:
         """What there is to read."""
@@ -32,6 +34,9 @@ class Planner:
         extents = self._log.extents(topics) if topics else {}
         last = {at: extent.end for at, extent in extents.items()}
         positions = {TopicPartition(topic, partition): offset for topic, partition, offset in control.positions}
+        self._first = {at: end for at, end in self._first.items() if positions.get(at, end) < end}
+        if self._first:
+            positions = {at: offset for at, offset in positions.items() if at in self._first}
         ends = {at: min(last.get(at, offset), offset + self._at_most) for at, offset in positions.items()}
         for patterns in self._meeting:
             self._align({at: end for at, end in ends.items() if matches(at.topic, patterns)}, last, ends)

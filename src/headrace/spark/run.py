@@ -16,6 +16,7 @@ from headrace.log.creating import Creating
 from headrace.log.open import open_log
 from headrace.plan.copartition import partition_counts, task_counts
 from headrace.plan.cut import plan
+from headrace.spark.heart import Heart
 from headrace.spark.host import Host
 from headrace.spark.job import Job
 from headrace.spark.session import session
@@ -45,6 +46,7 @@ class Run:
         slots = min(setup.config.num_stream_threads or 2**31, spark.sparkContext.defaultParallelism)
         self.job = job.placed(self.coordinator.ledger.checkpoint, slots)
         self._looked = time.monotonic()
+        self._heart = Heart(self.coordinator.beat)  # Spark may take longer to begin than the lease lasts
         self._host: Host | None = None
         try:
             self._check_positions()
@@ -105,7 +107,7 @@ class Run:
     # -------------------------------------------------------------------------------------------------- while it runs
     def look(self) -> bool:
         """Raises what went wrong; False if topics have appeared or grown, so that the run must be planned anew."""
-        self.coordinator.beat()
+        self._heart.check()
         self.coordinator.check()
         if self._host is not None:
             self._host.check()
@@ -134,6 +136,7 @@ class Run:
         """Ends after the batch that is running; what is committed is delivered."""
         if self._host is not None:
             self._host.stop()
+        self._heart.stop()
         try:
             self.coordinator.close()
         finally:

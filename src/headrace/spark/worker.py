@@ -18,10 +18,12 @@ from headrace.commit.steps import TASK_RUN, step
 from headrace.commit.storage import open_storage
 from headrace.errors import StreamsError
 from headrace.log.open import open_log
+from headrace.log.packing import record_length
+from headrace.log.parcels import check_length
 from headrace.model.ids import TaskId, TopicPartition
 from headrace.model.partitioner import partition_of
 from headrace.runtime.alignment import Input
-from headrace.runtime.batch import Result, Row
+from headrace.runtime.batch import Output, Result, Row
 from headrace.runtime.task import Surroundings, Task
 from headrace.spark import wire
 from headrace.spark.home import Homes, Message
@@ -31,6 +33,7 @@ from headrace.state.engine import Version
 
 Routes = dict[str, tuple[int, int] | None]  # topic -> stage that reads it, partitions; None: a topic of the log
 HOMES: dict[str, Homes] = {}
+NO_LIMIT = 2**62
 
 
 def run_slot(job: str, slot: int, orders: bytes, rows: Sequence[bytes]) -> list[Message]:
@@ -51,6 +54,7 @@ class Workshop:
         self._homes: dict[TaskId, LmdbHome] = {}
         self._tasks: dict[TaskId, Task] = {}
         self._counts: dict[str, int] = {}
+        self._limits: dict[str, int] = {}
         self._routes: Routes = {}
         self._globals = Globals(self)
 
@@ -170,7 +174,8 @@ class Workshop:
                 routes[topic] = self.job.route(topic)
             route = routes[topic]
             if route is None:
-                outbox.append(output)
+                if self._fits(output, result):
+                    outbox.append(output)
                 continue
             stage, count = route
             if partition is None:
@@ -179,6 +184,20 @@ class Workshop:
             row: Row = (topic, target.partition, sequence, key, value, timestamp, headers, order)
             (sent if self.job.level_of(target) > level else carried).setdefault(target, []).append(row)
         return sent, carried, outbox
+
+    def _fits(self, output: Output, result: Result) -> bool:
+        """Whether the log will take a record. What is committed must be delivered, so it is known before."""
+        topic, _, key, value, _, headers, _ = output
+        if topic not in self._limits:
+            found = self.log.topics().get(topic)
+            self._limits[topic] = int(found.config.get("max.message.bytes", NO_LIMIT)) if found else NO_LIMIT
+        length, limit = record_length(key, value, headers), self._limits[topic]
+        if length <= limit:
+            return True
+        if self.job.config.production_exception_handler == "fail":
+            check_length(topic, length, limit)
+        result.dropped["production error"] = result.dropped.get("production error", 0) + 1
+        return False
 
     def _partitions(self, topic: str) -> int | None:
         name = topic.removeprefix(f"{self.job.application}-")
