@@ -166,7 +166,7 @@ def test_a_broker_that_dies_at_any_time_while_somebody_reads(broker: KafkaBroker
         if number in {30, 50}:
             troublemaker.join()  # pyright: ignore[reportPossiblyUnboundVariable]
     over.set()
-    reader.join(60)
+    reader.join(150)
     assert seen == {p: [b"%d/%d" % (number, p) for number in range(batches)] for p in range(2)}
     check(log, case, batches)
 

@@ -1,10 +1,12 @@
-"""Cases of the language in an `Application` on Spark, with the embedded log; all of them share one Spark session."""
+"""Cases of the language in an `Application` on Spark, with either kind of log; all of them share one Spark session."""
 
 from __future__ import annotations
 
+import atexit
 import shutil
 import tempfile
 from collections.abc import Collection, Iterable
+from functools import cache
 from typing import Any
 
 from headrace import InvalidStateStoreError, Record, Topology, serde
@@ -13,6 +15,7 @@ from headrace.log.open import open_log
 from headrace.log.protocol import Records
 from headrace.model.ids import TopicPartition
 from headrace.spark.session import session
+from headrace.testing import KafkaBroker
 
 
 def configuration(case: dict[str, Any]) -> dict[str, Any]:
@@ -30,7 +33,7 @@ class SparkHost:
 
     def __init__(self, topology: Topology, case: dict[str, Any]) -> None:
         self.folder = tempfile.mkdtemp(prefix="headrace-case-")
-        address = f"file:{self.folder}/log"
+        address = self.address()
         self.log = open_log(address)
         for topic in sorted({step["pipe"]["topic"] for step in case["steps"] if "pipe" in step}):
             self.log.create_topic(topic, 1)
@@ -45,6 +48,9 @@ class SparkHost:
         )
         self.app.start()
         self.read_to: dict[str, int] = {}
+
+    def address(self) -> str:
+        return f"file:{self.folder}/log"
 
     def pipe(self, topic: str, record: Record, *, key: serde.Serde, value: serde.Serde) -> None:
         raw_key = None if record.key is None else key.encode(record.key)
@@ -85,5 +91,30 @@ class SparkHost:
 
     def close(self) -> None:
         self.app.stop()
+        self.log.close()
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+
+@cache
+def broker() -> KafkaBroker:
+    """One broker for all cases, which ends with the program."""
+    started = KafkaBroker()
+    atexit.register(started.close)
+    return started
+
+
+class KafkaHost(SparkHost):
+    """The same on a broker of its own; what a case leaves there goes before the next one comes."""
+
+    def address(self) -> str:
+        return broker().address
+
+    def produced_topics(self) -> Collection[str]:
+        return [name for name in super().produced_topics() if name != "oracle-delivered"]
+
+    def close(self) -> None:
+        self.app.stop()
+        for name in self.log.topics():
+            self.log.delete_topic(name)
         self.log.close()
         shutil.rmtree(self.folder, ignore_errors=True)

@@ -102,13 +102,16 @@ def _produce(
             return
 
 
-def send(producer: Any, load: Load, on_delivery: Sequence[Any]) -> None:
-    """Hands records to a producer; waits while it has too many."""
+def send(producer: Any, load: Load, on_delivery: Sequence[Any], *, of_all: bool) -> None:
+    """Hands records to a producer, and waits while it has too many. Each item's function learns of all, or the last."""
     for (at, records), told in zip(load, on_delivery, strict=True):
+        last = len(records) - 1
         headers = records.headers
         rows = zip(records.keys, records.values, records.timestamps, strict=True)
         for i, (key, value, timestamp) in enumerate(rows):
-            more: dict[str, Any] = {"timestamp": timestamp or NO_TIME, "on_delivery": told}
+            more: dict[str, Any] = {"timestamp": timestamp or NO_TIME}
+            if of_all or i == last:
+                more["on_delivery"] = told
             if headers and headers[i]:
                 more["headers"] = list(headers[i])
             _produce(producer, at, value, key, more)
@@ -176,7 +179,7 @@ class Appending:
         tallies = [_Tally() for _ in load]
         try:
             with explained("an append"):
-                send(producer, load, tallies)
+                send(producer, load, tallies, of_all=True)
             self._wait(producer, load, tallies)
         except BaseException:
             self._drop(producer)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from headrace.errors import StreamsError
@@ -25,6 +25,7 @@ from headrace.model.ids import TopicPartition
 
 _KEY = b"delivered"
 _LOOK_BACK = 64  # offsets, at first: a delivery takes two
+_LOOK_AGAIN = 0.002  # seconds
 _LOGGER = logging.getLogger("headrace.log.kafka")
 
 
@@ -51,11 +52,9 @@ class Line:
     """A transactional producer of an application, and the last batch that was delivered."""
 
     def __init__(self, clients: Clients, application: str, batch: int) -> None:
-        self.batch, self._patience, self._failed = batch, clients.settings.patience, list[Any]()
+        self.batch, self._patience, self.last = batch, clients.settings.patience, -1
         fixed = {"transactional.id": f"{application}-delivery", "batch.size": batch}
-        told = {"on_delivery": self._note, "delivery.report.only.error": True}
-        self._producer = make("producer", clients.settings, fixed | told)
-        self.last = -1
+        self._producer = make("producer", clients.settings, fixed)
         try:
             self._producer.init_transactions(self._patience)
         except kafka.KafkaException as error:
@@ -64,28 +63,32 @@ class Line:
                 raise UnclearError(str(found)) from error
             raise found from error
 
-    def _note(self, error: Any, message: Any) -> None:
-        self._failed.append(error)
+    def commit(self, load: Load, last: int) -> dict[TopicPartition, int]:
+        """Sends records in a transaction; they are then stored, or not, or it is unclear. Gives the last offsets."""
+        producer, ends, failed = self._producer, dict[TopicPartition, int](), list[Any]()
 
-    def commit(self, load: Load, last: int) -> None:
-        """Sends records in a transaction; they are then stored, or not, or it is unclear."""
-        producer = self._producer
-        self._failed.clear()
+        def note(error: Any, message: Any) -> None:
+            if error is not None:
+                failed.append(error)
+            else:
+                ends[TopicPartition(message.topic(), message.partition())] = message.offset()
+
         try:
             producer.begin_transaction()
             try:
-                send(producer, load, [None] * len(load))
+                send(producer, load, [note] * len(load), of_all=False)
                 producer.commit_transaction(self._patience)
             except kafka.KafkaException as error:
                 if not error.args[0].txn_requires_abort():
                     raise
-                reason = self._failed[0] if self._failed else error.args[0]
+                reason = failed[0] if failed else error.args[0]
                 producer.abort_transaction(self._patience)
                 raise translated(reason, "a delivery") from error
         except kafka.KafkaException as error:
             found = _fenced_or(error)
             raise found if isinstance(found, FencedError) else UnclearError(str(found)) from error
         self.last = last
+        return ends
 
     def close(self) -> None:
         self._producer.purge()
@@ -159,13 +162,22 @@ class Delivering:
         value = None if number is None else b"%d" % number
         marker = (TopicPartition(marker_topic(application), 0), Records([_KEY], [value], [max(_now(), 1)]))
         try:
-            line.commit([*load, marker], -1 if number is None else number)
+            ends = line.commit([*load, marker], -1 if number is None else number)
+            self._see(ends)
         except FencedError as error:
             self._fenced[application] = str(error)
             raise
         except StreamsError:
             self._drop(application)
             raise
+
+    def _see(self, ends: Mapping[TopicPartition, int]) -> None:
+        """Waits until readers see what was committed: a cluster says that it will do it a little before it has."""
+        end = time.monotonic() + self._clients.settings.patience
+        while any(upto <= ends[at] for at, upto in self._reading.ends(list(ends)).items()):
+            if time.monotonic() > end:
+                return
+            time.sleep(_LOOK_AGAIN)
 
     def _line(self, application: str, batch: int) -> Line:
         """The producer of an application, which knows the marker, and is fenced when somebody else moves it."""

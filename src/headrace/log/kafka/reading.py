@@ -40,6 +40,12 @@ class Reading:
         with explained("asking for offsets"):
             return {at: Extent(first[at].result().offset, last[at].result().offset) for at in places}
 
+    def ends(self, places: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
+        """Up to where readers see records."""
+        asked = self._ask(dict.fromkeys(places, administration.OffsetSpec.latest()))
+        with explained("asking for offsets"):
+            return {at: asked[at].result().offset for at in places}
+
     def _ask(self, wanted: Mapping[TopicPartition, Any]) -> dict[TopicPartition, Any]:
         """Futures of offsets; the latest one is that up to which transactions have ended."""
         if not wanted:
