@@ -104,6 +104,11 @@ class Follower:
             raise StoreNotReadyError(f"there is no batch yet in {self.storage.describe()}")
         return self._snapshots[-1]
 
+    @property
+    def epoch(self) -> int:
+        """Which instance of the application wrote the last batch that was read."""
+        return self._snapshots[-1].epoch if self._snapshots else 0
+
     def at(self, batch: int) -> Snapshot:
         """The state after an earlier batch."""
         last = self.refresh()

@@ -8,6 +8,7 @@ from typing import Any
 from headrace.commit.fingerprint import Fingerprint
 from headrace.model.clock import Clock, SystemClock
 from headrace.query.follower import Follower
+from headrace.query.liveness import state_of
 from headrace.query.snapshot import Snapshot
 from headrace.query.status import Observation, Observed, batches_of, status_of
 from headrace.topology.describe import TopologyDescription
@@ -39,7 +40,11 @@ class Board:
     limits: Limits = field(default_factory=Limits)
 
     def observe(self) -> Observation:
-        return Observation() if self.observed is None else self.observed.observe()
+        """What the application says; if it runs elsewhere, what its checkpoint tells."""
+        if self.observed is not None:
+            return self.observed.observe()
+        follower = self.follower
+        return Observation(state=state_of(follower.storage, follower.epoch, self.clock.now()))
 
     def status(self) -> dict[str, Any]:
         shown = asdict(status_of(self.follower, self.observe(), self.clock.now()))

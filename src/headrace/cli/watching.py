@@ -1,0 +1,127 @@
+"""`headrace status`, `top`, `dashboard` and `replica`: how an application is doing, seen from its checkpoint."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Generator
+from contextlib import contextmanager
+from types import FrameType
+from typing import Annotated, Any
+
+import typer
+from rich.console import Group
+from rich.live import Live
+from rich.text import Text
+
+from headrace.cli.following import Checkpoint, Program, follower_of, topology_of
+from headrace.cli.options import AsJson
+from headrace.cli.printing import out, say, show_json, table_of
+from headrace.web.board import Board
+from headrace.web.server import Server
+
+Host = Annotated[str, typer.Option(help="The address to listen on; other than this machine's own needs a token.")]
+Port = Annotated[int, typer.Option(help="The port to listen on; 0: any that is free.")]
+Token = Annotated[str | None, typer.Option(help="Who has it may read and act.", envvar="HEADRACE_TOKEN")]
+Insecure = Annotated[bool, typer.Option("--insecure", help="Let everybody read who reaches the address.")]
+
+
+def status(checkpoint: Checkpoint, topology: Program = None, as_json: AsJson = False) -> int:
+    """How an application is doing; 1 if it is not well."""
+    board = _board(checkpoint, topology)
+    told = board.status()
+    if as_json:
+        show_json(told)
+    else:
+        out().print(_shown(board))
+    return int(not told["healthy"])
+
+
+def top(
+    checkpoint: Checkpoint,
+    topology: Program = None,
+    interval: Annotated[float, typer.Option(help="Seconds between two looks.")] = 1.0,
+    once: Annotated[bool, typer.Option("--once", help="Look once, and end.")] = False,
+) -> None:
+    """Watch an application in the terminal, until Ctrl-C."""
+    board = _board(checkpoint, topology)
+    if once:
+        out().print(_shown(board))
+        return
+    with _until_a_signal() as over, Live(_shown(board), console=out(), auto_refresh=False) as live:
+        while not over.wait(interval):
+            board.follower.refresh()
+            live.update(_shown(board), refresh=True)
+
+
+def dashboard(
+    checkpoint: Checkpoint,
+    topology: Program = None,
+    host: Host = "127.0.0.1",
+    port: Port = 8089,
+    token: Token = None,
+    insecure: Insecure = False,
+) -> None:
+    """Serve the dashboard of an application, until Ctrl-C."""
+    _serve(checkpoint, topology, host, port, token, insecure=insecure)
+
+
+def replica(
+    checkpoint: Checkpoint,
+    topology: Program = None,
+    host: Host = "127.0.0.1",
+    port: Port = 8090,
+    token: Token = None,
+    insecure: Insecure = False,
+) -> None:
+    """Answer questions from a copy of the stores that follows the application, until Ctrl-C."""
+    _serve(checkpoint, topology, host, port, token, insecure=insecure)
+
+
+def _serve(checkpoint: str, topology: str | None, host: str, port: int, token: str | None, *, insecure: bool) -> None:
+    given = topology_of(topology)
+    board = Board(
+        follower=follower_of(checkpoint, topology), topology=None if given is None else given.describe()
+    )  # fmt: skip
+    with _until_a_signal() as over, Server(board, host=host, port=port, token=token, insecure=insecure) as server:
+        say(f"{server.url} shows {checkpoint}. Ctrl-C ends it.")
+        over.wait()
+
+
+@contextmanager
+def _until_a_signal() -> Generator[threading.Event]:
+    """An event that SIGINT or SIGTERM sets."""
+    over = threading.Event()
+
+    def end(number: int, frame: FrameType | None) -> None:
+        over.set()
+
+    before = {number: signal.signal(number, end) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield over
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _board(checkpoint: str, topology: str | None) -> Board:
+    follower = follower_of(checkpoint, topology)
+    follower.refresh()
+    return Board(follower=follower)
+
+
+def _shown(board: Board) -> Group:
+    told = board.status()
+    lines: list[Any] = [
+        Text(f"{told['application']}  {told['state']}  batch {told['batch']}, delivered {told['delivered']}", "bold"),
+        Text(told["verdict"]),
+        Text(""),
+        table_of(board.stores(), ["name", "kind", "entries"]),
+    ]
+    rates = [{"topic": topic, "records_per_second": f"{rate:.1f}"} for topic, rate in sorted(told["rates"].items())]
+    if rates:
+        lines += [Text(""), table_of(rates, ["topic", "records_per_second"])]
+    if told["dropped"]:
+        dropped = [{"dropped": reason, "records": count} for reason, count in sorted(told["dropped"].items())]
+        lines += [Text(""), table_of(dropped, ["dropped", "records"])]
+    return Group(*lines)

@@ -1,0 +1,129 @@
+"""Commands that look at an application from outside: its stores, its checkpoint, how it is doing."""
+
+import json
+import signal
+import subprocess
+import sys
+
+import pyarrow.parquet as pq
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from headrace.cli.looking import register
+from headrace.commit.disk import Disk
+from headrace.query import Follower
+from headrace.query.client import Client
+from tests.query.programs import SHOWN, THREE, started
+
+SERVE = "import typer; from headrace.cli.looking import register; app = typer.Typer(); register(app); app()"
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory):
+    place = tmp_path_factory.mktemp("looking") / "checkpoint"
+    cluster = started(THREE, storage=Disk(place), limit=4)
+    cluster.run()
+    cluster.close()
+    return place
+
+
+@pytest.fixture(scope="module")
+def command(checkpoint):
+    app = typer.Typer()
+    register(app)
+
+    def run(*arguments, at=checkpoint):
+        return CliRunner().invoke(app, [*map(str, arguments), "--checkpoint", str(at)], standalone_mode=False)
+
+    return run
+
+
+def rows(answer):
+    assert answer.exception is None, answer.exception
+    return json.loads(answer.stdout)
+
+
+def test_a_key_a_range_a_prefix_and_all(command):
+    assert rows(command("query", "counts", "k1", "--json")) == [{"key": "k1", "value": 5}]
+    assert [row["key"] for row in rows(command("query", "counts", "--range", "k2", "k4", "--json"))] == [
+        "k2",
+        "k3",
+        "k4",
+    ]
+    assert len(rows(command("query", "counts", "--prefix", "k", "--json"))) == 7
+    assert len(rows(command("query", "counts", "--limit", "3", "--json"))) == 3
+    assert "k1" in command("query", "counts", "k1").stdout
+
+
+def test_every_kind_of_store_answers_in_its_way(command):
+    assert rows(command("query", "windows", "k1", "--json"))[0] == {"key": "k1", "start": 0, "value": 1}
+    assert rows(command("query", "sessions", "k1", "--json"))[0] == {"key": "k1", "start": 10, "end": 10, "value": 1}
+    assert rows(command("query", "versions", "k1", "--json"))[-1] == {
+        "key": "k1",
+        "value": "v29",
+        "from": 290,
+        "to": None,
+    }
+    assert len(rows(command("query", "windows", "--json"))) == 30
+    assert rows(command("query", "plain", "k1", "--json")) == [{"key": "k1", "value": '{"value":"v29","at":290}'}]
+
+
+def test_what_is_not_there_is_a_failure(command):
+    assert "has nothing for 'absent'" in str(command("query", "counts", "absent").exception)
+    assert "there is no store" in str(command("query", "nothing").exception)
+    assert "one of them" in str(command("query", "counts", "k1", "--prefix", "k").exception)
+
+
+def test_stores_are_listed_verified_and_exported(command, tmp_path):
+    listed = rows(command("state", "ls", "--json"))
+    assert [row["store"] for row in listed] == SHOWN
+    assert listed[0]["entries"] == 7
+    verified = command("state", "verify", "--json")
+    assert verified.return_value == 0
+    assert {row["problem"] for row in rows(verified)} == {None}
+    for kind in ("parquet", "csv", "ndjson"):
+        command("state", "export", "counts", "-o", tmp_path / f"counts.{kind}")
+    table = pq.read_table(tmp_path / "counts.parquet")
+    assert sorted(table["key"].to_pylist()) == [f"k{n}" for n in range(7)]
+    assert len((tmp_path / "counts.csv").read_text().splitlines()) == 8
+    assert json.loads((tmp_path / "counts.ndjson").read_text().splitlines()[0])["value"] in {4, 5}
+    assert "name it .parquet" in str(command("state", "export", "counts", "-o", tmp_path / "x.doc").exception)
+
+
+def test_a_checkpoint_is_listed_and_damage_in_it_is_found(command, checkpoint, tmp_path):
+    listed = rows(command("checkpoint", "ls", "--json"))
+    assert listed[-1]["batch"] == Follower.open(checkpoint).refresh().batch
+    assert command("checkpoint", "verify").return_value == 0
+    copy = tmp_path / "copy"
+    subprocess.run(["cp", "-r", str(checkpoint), str(copy)], check=True)
+    last = max((copy / "manifests").iterdir())
+    raw = bytearray(last.read_bytes())
+    raw[len(raw) // 3] ^= 1
+    last.write_bytes(raw)
+    damaged = command("checkpoint", "verify", at=copy)
+    assert damaged.return_value == 1
+    assert "checksum" in damaged.stdout
+    assert "there is no checkpoint" in str(command("checkpoint", "ls", at=tmp_path / "none").exception)
+
+
+def test_the_status_says_that_it_has_stopped(command):
+    told = rows(command("status", "--json"))
+    assert (told["state"], told["healthy"]) == ("NOT_RUNNING", True)
+    assert "Not running." in command("top", "--once").stdout
+
+
+@pytest.mark.parametrize("name", ["dashboard", "replica"])
+def test_a_server_answers_until_a_signal(checkpoint, name):
+    arguments = [sys.executable, "-c", SERVE, name, "--checkpoint", str(checkpoint), "--port", "0"]
+    process = subprocess.Popen(arguments, stderr=subprocess.PIPE, text=True)
+    try:
+        assert process.stderr is not None
+        url = process.stderr.readline().split()[0]
+        with Client(url) as client:
+            assert client.get("counts", "k1").value == 5
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(20) == 0
+    finally:
+        process.kill()
+        process.communicate()
