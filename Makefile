@@ -21,7 +21,7 @@ $(INSTALLED): pyproject.toml requirements.lock
 	@touch $@
 
 demo: $(INSTALLED)
-	$(BIN)/python -m examples.live $(EXAMPLE) $(if $(SECONDS),--seconds $(SECONDS))
+	$(BIN)/headrace demo $(EXAMPLE) $(if $(SECONDS),--seconds $(SECONDS))
 
 check: $(INSTALLED)
 	$(BIN)/ruff format --check .

@@ -28,11 +28,12 @@ from headrace.log import Consumer, ConsumerRecord, Producer, open_log
 A_SECOND = 40  # events
 ROWS = 15
 PARTITIONS = 2
+PATIENCE = 60.0  # seconds until the time runs, whether or not there are results
 
 
 def demo(
     name: Annotated[str, typer.Argument(help="Which example.")] = "stock_statistics",
-    seconds: Annotated[float | None, typer.Option(help="End by itself after so long.")] = None,
+    seconds: Annotated[float | None, typer.Option(help="End by itself, so long after the first result.")] = None,
     directory: Annotated[Path | None, typer.Option(help="Keep log and checkpoint here.")] = None,
     list_all: Annotated[bool, typer.Option("--list", help="List the examples.")] = False,
     as_json: AsJson = False,
@@ -115,14 +116,17 @@ def _generate(example: Any, address: str, over: threading.Event) -> None:
 def _watch(name: str, example: Any, address: str, over: threading.Event, seconds: float | None) -> Table:
     """Shows the latest value of every key that the example writes, until it is over."""
     latest: dict[tuple[str, str], str] = {}
-    seen, end = 0, None if seconds is None else time.monotonic() + seconds
+    seen, begun, clock = 0, time.monotonic() + PATIENCE, time.monotonic
     with (
         Consumer(address, auto_offset_reset="earliest") as consumer,
         Live(_table(name, latest, 0), console=out(), refresh_per_second=5, transient=True) as live,
     ):
         consumer.subscribe(*example.OUTPUTS)
-        while not over.is_set() and (end is None or time.monotonic() < end):
-            for record in consumer.poll(200):
+        while not over.is_set() and (seconds is None or clock() < begun + seconds):
+            records = consumer.poll(200)
+            if records:
+                begun = min(begun, clock())  # on a slow machine the first ones take a while
+            for record in records:
                 key, value = _shown(example, record)
                 latest.pop((record.topic, key), None)
                 latest[record.topic, key] = value

@@ -55,13 +55,11 @@ def common(
     """Kafka Streams for Python, on Spark."""
     logging.basicConfig(level=logging.DEBUG if debug else logging.WARNING, format="%(levelname)s: %(message)s")
     logging.getLogger("py4j").setLevel(logging.ERROR)
-    if debug:
-        os.environ[DEBUG] = "1"
 
 
 def main() -> None:
-    """Runs the command; 0: fine, 1: it failed, 2: it was called wrongly."""
-    code = _exit_code(sys.argv[1:])
+    """Runs the command and ends with 0: fine, 1: it failed, or 2: it was called wrongly."""
+    code = exit_code(sys.argv[1:])
     try:
         sys.stdout.flush()
     except BrokenPipeError:
@@ -69,22 +67,23 @@ def main() -> None:
     sys.exit(code)
 
 
-def _exit_code(arguments: list[str]) -> int:
+def exit_code(arguments: list[str]) -> int:
+    """Runs the command; says how it ended."""
     try:
         result: Any = app(arguments, prog_name="headrace", standalone_mode=False)
     except typer.TyperException as error:
-        return _explain_usage(error)
+        return _explain_usage(error, arguments)
     except typer.Abort:
         return 1
     except BrokenPipeError:
         hush()
         return 0
     except (StreamsError, OSError, ValueError, TypeError, ImportError) as error:
-        return _explain(error)
+        return _explain(error, arguments)
     return result if isinstance(result, int) else 0
 
 
-def _explain_usage(error: typer.TyperException) -> int:
+def _explain_usage(error: typer.TyperException, arguments: list[str]) -> int:
     """One sentence, and for wrong usage where to read more."""
     say(
         error.format_message() if type(error).__name__ == "NoArgsIsHelpError" else f"headrace: {error.format_message()}"
@@ -92,11 +91,11 @@ def _explain_usage(error: typer.TyperException) -> int:
     context = getattr(error, "ctx", None)
     if error.exit_code == 2 and context is not None and type(error).__name__ != "NoArgsIsHelpError":
         say(f"Try '{context.command_path} --help'.")
-    _trace()
+    _trace(arguments)
     return error.exit_code
 
 
-def _explain(error: Exception) -> int:
+def _explain(error: Exception, arguments: list[str]) -> int:
     text = str(error).strip() or type(error).__name__
     if isinstance(error, UnknownTopicError):
         text = text.partition(": create it, ")[0] + ": `headrace topics list` shows them, `topics create` makes one"
@@ -105,10 +104,10 @@ def _explain(error: Exception) -> int:
     say(f"headrace: {text}")
     for note in getattr(error, "__notes__", ()):
         say(note)
-    _trace()
+    _trace(arguments)
     return 1
 
 
-def _trace() -> None:
-    if os.environ.get(DEBUG, "").lower() not in {"", "0", "false"}:
+def _trace(arguments: list[str]) -> None:
+    if "--debug" in arguments or os.environ.get(DEBUG, "").lower() not in {"", "0", "false"}:
         traceback.print_exc()

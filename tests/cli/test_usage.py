@@ -1,0 +1,83 @@
+"""What holds for all commands: exit codes, sentences instead of tracebacks, help."""
+
+import json
+from importlib.metadata import version
+
+import pytest
+from typer.testing import CliRunner
+
+from headrace.cli.main import app
+from headrace.cli.programs import names
+
+COMMANDS = ["run", "demo", "topology", "topics", "produce", "consume", "groups", "reset", "doctor", "config"]
+
+
+def test_the_version_is_the_packages():
+    shown = CliRunner().invoke(app, ["--version"])
+    assert (shown.exit_code, shown.output) == (0, f"headrace {version('headrace')}\n")
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_says_what_it_does(command):
+    shown = CliRunner().invoke(app, [command, "--help"])
+    assert shown.exit_code == 0
+    assert shown.output.startswith("Usage: ")
+
+
+@pytest.mark.parametrize(
+    "arguments, sentence",
+    [
+        (["tpoics"], "No such command 'tpoics'. Did you mean 'topics'?"),
+        (["topics", "create"], "Missing option '--topic'."),
+        (["topics", "list"], "which log? Give --log file:DIRECTORY, or set HEADRACE_LOG"),
+        (["consume", "--log", "file:x", "--max-messages", "many"], "Invalid value for '--max-messages'"),
+        (["run", "shop"], "write MODULE:ATTRIBUTE, such as shop.orders:app, not 'shop'"),
+        (["topology", "a:b", "--format", "png"], "Invalid value for '--format'"),
+    ],
+)
+def test_wrong_usage_ends_with_2_and_says_what_is_wrong(headrace, arguments, sentence):
+    outcome = headrace(*arguments)
+    assert (outcome.code, outcome.out) == (2, "")
+    assert f"headrace: {sentence}" in outcome.err
+
+
+def test_a_failure_ends_with_1_and_one_sentence(headrace, address):
+    outcome = headrace("topics", "describe", "--log", address, "--topic", "none")
+    assert (outcome.code, outcome.out) == (1, "")
+    assert outcome.err == (
+        "headrace: there is no topic 'none' (there are: none): `headrace topics list` shows them, "
+        "`topics create` makes one\n"
+    )
+
+
+def test_a_log_that_is_none_is_named(headrace):
+    outcome = headrace("topics", "list", "--log", "files:x")
+    assert outcome.code == 1
+    assert "'files:x' is not the address of a log" in outcome.err
+
+
+def test_a_traceback_is_there_for_who_wants_it(headrace, address, monkeypatch):
+    arguments = ("topics", "describe", "--log", address, "--topic", "none")
+    assert "Traceback" in headrace("--debug", *arguments).err
+    monkeypatch.setenv("HEADRACE_DEBUG", "1")
+    assert "Traceback" in headrace(*arguments).err
+
+
+def test_the_settings_are_listed_with_defaults_and_meanings(headrace):
+    rows = json.loads(headrace("config", "--json").out)
+    assert {row["setting"]: row["default"] for row in rows}["processing.guarantee"] == "exactly_once"
+    assert [row["setting"] for row in rows if not row["meaning"]] == []
+
+
+def test_the_examples_are_listed(headrace):
+    rows = json.loads(headrace("demo", "--list", "--json").out)
+    assert [row["name"] for row in rows] == list(names())
+    assert {"stock_statistics", "word_count", "clickstream"} <= set(names())
+    assert all(row["about"] for row in rows)
+    assert headrace("demo", "--list").out.splitlines()[1].startswith("account ")
+
+
+def test_an_example_that_is_none_is_refused(headrace):
+    outcome = headrace("demo", "stocks")
+    assert outcome.code == 1
+    assert "there is no example 'stocks' (there are: account," in outcome.err
