@@ -91,6 +91,24 @@ def test_a_delta_brings_another_engine_to_the_same_version(engine):
     assert list(delta.changes) == sorted(delta.changes)
 
 
+def test_everything_is_a_delta_that_leads_there_from_nothing(engine):
+    state = opened(engine)
+    fill(state, "first")
+    state.commit(ONE)
+    fill(state, "second")
+    state.commit(TWO)
+    other = opened(MemoryEngine())
+    other.apply(state.everything())
+    assert (other.version, seen(other)) == (TWO, seen(state))
+
+
+def test_everything_is_all_that_is_logged(engine):
+    state = opened(engine, StoreSpec("kept", KeyValueKind()), StoreSpec("lost", KeyValueKind(), logging=False))
+    state.store("kept").put("k", "v")
+    state.store("lost").put("k", "v")
+    assert state.commit(ONE) == state.everything()
+
+
 def test_the_delta_of_another_attempt_can_take_the_place_of_the_last_version(engine):
     mine, theirs = opened(engine), opened(MemoryEngine())
     for state in (mine, theirs):

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 
 import msgspec
 
 from headrace.commit.ledger import Ledger
+from headrace.model.ids import TaskId
 
 
 class Control(msgspec.Struct, frozen=True):
@@ -17,6 +19,7 @@ class Control(msgspec.Struct, frozen=True):
     versions: list[tuple[int, int, int, str]]  # stage, partition, number, attempt
     carried: list[tuple[int, int]]  # tasks for which rows wait
     due: list[tuple[int, int, int]]  # tasks for which the wall clock has work, and when
+    spoilt: list[tuple[int, int]]  # tasks whose state cannot be read any more from the checkpoint
     paused: bool = False  # no further batch
 
 
@@ -30,7 +33,7 @@ def read_control(path: Path) -> Control:
     return msgspec.json.decode(path.read_bytes(), type=Control)
 
 
-def control_of(ledger: Ledger, *, paused: bool = False) -> Control:
+def control_of(ledger: Ledger, spoilt: Iterable[TaskId] = (), *, paused: bool = False) -> Control:
     standing = ((task, at.version) for task, at in ledger.tasks.items())
     return Control(
         number=ledger.number,
@@ -38,5 +41,6 @@ def control_of(ledger: Ledger, *, paused: bool = False) -> Control:
         versions=[(t.subtopology, t.partition, v.number, v.attempt) for t, v in standing if v is not None],
         carried=[(rows.target.subtopology, rows.target.partition) for rows in ledger.carried],
         due=[(t.subtopology, t.partition, at.due) for t, at in ledger.tasks.items() if at.due is not None],
+        spoilt=[(task.subtopology, task.partition) for task in spoilt],
         paused=paused,
     )

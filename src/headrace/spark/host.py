@@ -51,7 +51,7 @@ class Host:
     def _tell(self) -> None:
         """Tells the process that plans batches where everything stands."""
         idle = self._paused or self._stopping or self._failed is not None
-        write_control(self._control, control_of(self._coordinator.ledger, paused=idle))
+        write_control(self._control, control_of(self._coordinator.ledger, self._coordinator.spoilt, paused=idle))
 
     def _commit(self, frame: DataFrame, _: int) -> None:
         """Collects the receipts of a batch, and makes it happen.

@@ -21,7 +21,9 @@ def ordered(
     for task in job.all_tasks():
         base = versions.get(task)
         first = base is None  # schedules begin with the application, not with the first record
-        order = wire.Order(*task, base, ranges.get(task, []), task in carried, first or task in due)
+        order = wire.Order(
+            *task, base, ranges.get(task, []), task in carried, first or task in due, task in control.spoilt
+        )
         by_place.setdefault((job.level_of(task), job.slot_of(task)), []).append(order)
     seen = versions.get((job.global_stage, 0))
     return {

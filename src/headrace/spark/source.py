@@ -52,7 +52,8 @@ class Reader(DataSourceStreamReader):
         if not control.paused and now - self._planned >= job.config.commit_interval_ms / 1000:
             ends = planner.ends(control)
             begins = job.has_processors and len(control.versions) < len(job.all_tasks())
-            if begins or ends or control.carried or any(due <= clock for _, _, due in control.due):
+            due = any(when <= clock for _, _, when in control.due)
+            if begins or due or ends or control.carried or control.spoilt:
                 with step(RANGES_PLANNED, job.at_step):
                     self._last = {"n": control.number + 1, "clock": clock, "ends": ends}
                     self._planned = now

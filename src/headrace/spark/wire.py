@@ -31,6 +31,7 @@ class Order(NamedTuple):
     ranges: list[Range]
     carried: bool  # rows from the batch before wait for it in the checkpoint
     due: bool  # it must run, though there may be nothing to read
+    whole: bool  # it is to hand back all of its state
 
 
 class Orders(NamedTuple):

@@ -69,7 +69,7 @@ class Workshop:
         try:
             for order in orders.orders:
                 rows = chunks.get(TaskId(order.stage, order.partition), [])
-                if rows or order.ranges or order.carried or order.due:
+                if rows or order.ranges or order.carried or order.due or order.whole:
                     given += self.perform(orders, order, rows)
         except StreamsError as error:
             if error.retriable:
@@ -99,7 +99,8 @@ class Workshop:
             message = wire.Rows(job.level_of(target), stage, partition, attempt.id, packed)
             yield job.slot_of(target), wire.encode(message)
         given = Yield(
-            delta=result.delta,
+            delta=task.state.everything() if order.whole else result.delta,
+            whole=order.whole,
             outputs=outbox,
             carried=carried,
             positions=positions,

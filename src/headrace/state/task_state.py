@@ -116,6 +116,14 @@ class TaskState:
         logged = (change for name, _, some in changes if name not in self._unlogged for change in some)
         return Delta(version, tuple(logged))
 
+    def everything(self) -> Delta:
+        """All that is logged, as of the last commit: as a delta that leads there from nothing."""
+        if self._at is None:
+            raise InvalidStateStoreError("nothing was ever committed here")
+        unlogged = tuple(holder.prefix for name, holder in self._holders() if name in self._unlogged)
+        entries = self.engine.scan(b"", None)
+        return Delta(self._at, tuple((key, value) for key, value in entries if not key.startswith(unlogged)))
+
     def rollback(self) -> None:
         """Forgets this batch."""
         for _, holder in self._holders():
