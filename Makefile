@@ -8,7 +8,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 INSTALLED := .venv/.installed
 
-.PHONY: .venv demo check test-fast test bench clean
+.PHONY: .venv java demo check test-fast test bench clean
 
 .venv: $(INSTALLED)
 
@@ -17,10 +17,19 @@ $(INSTALLED): pyproject.toml requirements.lock
 		|| { echo "Headrace needs Python 3.11 or newer: make PYTHON=/path/to/python3.11" >&2; exit 1; }
 	$(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint requirements.lock 'pip>=25.1'
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint requirements.lock --editable '.[spark]' --group dev
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint requirements.lock --editable . --group dev
 	@touch $@
 
-demo: $(INSTALLED)
+# Spark runs on Java. On Debian, as root, it is installed; elsewhere the command that does it is said.
+java:
+	@"$${JAVA_HOME:+$$JAVA_HOME/bin/}java" -version >/dev/null 2>&1 || { \
+		if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+			apt-get update --quiet=2 && apt-get install --yes --quiet=2 default-jre-headless; \
+		else \
+			echo "Spark needs Java 17 or newer: sudo apt-get install --yes default-jre-headless" >&2; exit 1; \
+		fi; }
+
+demo: $(INSTALLED) java
 	$(BIN)/headrace demo $(EXAMPLE) $(if $(SECONDS),--seconds $(SECONDS))
 
 check: $(INSTALLED)
@@ -33,7 +42,7 @@ check: $(INSTALLED)
 test-fast: $(INSTALLED)
 	$(BIN)/python -m pytest -q -n 2 -m "not spark and not kafka and not slow"
 
-test: check
+test: java check
 	$(BIN)/python -m pytest -q -n 2
 
 bench: $(INSTALLED)

@@ -86,7 +86,7 @@ def install_java(system: str = sys.platform, release: str | None = None) -> str:
 def pyspark() -> Check:
     found = _installed("pyspark")
     if found is None:
-        return Check("PySpark", "fail", "not installed", "pip install 'headrace[spark]'")
+        return Check("PySpark", "fail", "not installed", "pip install pyspark")
     if tuple(map(int, re.findall(r"\d+", found)[:2])) < OLDEST_SPARK:
         return Check("PySpark", "fail", f"{found}: too old", "pip install 'pyspark>=4.3'")
     return Check("PySpark", "ok", found)
@@ -95,7 +95,7 @@ def pyspark() -> Check:
 def pandas() -> Check:
     found = _installed("pandas")
     if found is None:
-        return Check("pandas", "fail", "not installed", "pip install 'headrace[spark]'")
+        return Check("pandas", "fail", "not installed", "pip install 'pandas<3'")
     if int(found.partition(".")[0]) >= 3:
         return Check("pandas", "fail", f"{found}: PySpark does not know it", "pip install 'pandas<3'")
     return Check("pandas", "ok", found)

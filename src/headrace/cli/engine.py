@@ -28,7 +28,7 @@ def start_spark(app: Application, master: str | None = None, *, verbose: bool = 
         except StreamsError:
             raise
         except ImportError as error:
-            raise Failed(f"PySpark is missing ({error}): pip install 'headrace[spark]'") from error
+            raise Failed(f"PySpark is missing ({error}): pip install pyspark") from error
         except Exception as error:
             raise Failed(
                 f"Spark could not be started: {_first_line(error)}. `headrace doctor` says what is missing"

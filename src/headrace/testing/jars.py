@@ -92,4 +92,4 @@ def _ivy() -> Path:
     for folder in folders or ():
         for jar in sorted(Path(folder, "jars").glob("ivy-*.jar")):
             return jar
-    raise StreamsError("a Kafka broker is fetched with the Ivy that comes with PySpark: pip install 'headrace[spark]'")
+    raise StreamsError("a Kafka broker is fetched with the Ivy that comes with PySpark: pip install pyspark")
