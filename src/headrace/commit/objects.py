@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager, suppress
 from typing import Any, Self
+from urllib.parse import parse_qsl
 
 from obstore import store as obstore_store
 from obstore.exceptions import (
@@ -21,6 +22,10 @@ from headrace.commit.errors import MissingFileError, StorageError
 _from_url: Callable[..., Any] = obstore_store.from_url  # pyright: ignore[reportUnknownMemberType] - of many overloads
 
 
+# What obstore takes as options of its HTTP client; it does not survive finding them among those of the store.
+_OF_THE_CLIENT = {"allow_http", "allow_invalid_certificates", "connect_timeout", "proxy_url", "timeout", "user_agent"}
+
+
 class Objects:
     """Objects below a URL, made by conditional puts.
 
@@ -34,10 +39,21 @@ class Objects:
 
     @classmethod
     def at(cls, url: str, options: Mapping[str, str]) -> Self:
+        """Options may also be in the URL, so that they travel with it: `s3://bucket/prefix?endpoint=http://host:9000`.
+
+        What the URL and the options do not say comes from the environment: AWS_ENDPOINT, AWS_ACCESS_KEY_ID and so on.
+        """
+        place, _, query = url.partition("?")
+        all_options: dict[str, str] = {**dict(parse_qsl(query)), **options}
+        if all_options.get("endpoint", "").startswith("http://"):
+            all_options.setdefault("allow_http", "true")
+        of_client = {name: value for name, value in all_options.items() if name in _OF_THE_CLIENT}
+        of_store = {name: value for name, value in all_options.items() if name not in _OF_THE_CLIENT}
+        given = {**of_store, "client_options": of_client} if of_client else of_store
         try:
-            return cls(_from_url(url, **options), url, options)
+            return cls(_from_url(place, **given), place, all_options)
         except (BaseError, ValueError) as error:
-            raise StorageError(f"{url} cannot be opened: {_first_line(error)}") from error
+            raise StorageError(f"{place} cannot be opened: {_first_line(error)}") from error
 
     def __reduce__(self) -> tuple[Callable[..., Objects], tuple[str, dict[str, str]]]:
         return Objects.at, (self._url, self._options)

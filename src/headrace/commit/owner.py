@@ -12,6 +12,7 @@ from __future__ import annotations
 import logging
 import os
 import re
+import secrets
 import socket
 import threading
 from collections.abc import Callable
@@ -47,6 +48,7 @@ class Sign(NamedTuple):
     holder: Holder
     at: int
     lease: int
+    token: str = ""  # of the beginning of an epoch, by which one knows one's own
 
 
 def this_process() -> Holder:
@@ -102,7 +104,7 @@ class Ownership:
                 f"executors. If that one is gone, this works in {sign.at + sign.lease - now} ms"
             )
         epoch = last + 1
-        if not storage.create(OWNERS + digits(epoch), _encode(Sign(me, now, lease))):
+        if not _begun(storage, epoch, Sign(me, now, lease, secrets.token_hex(8))):
             raise AlreadyRunningError(f"another instance has just begun to run on {storage.describe()}")
         return cls(storage, clock, me, lease, epoch)
 
@@ -132,6 +134,15 @@ class Ownership:
             found = _NAME.match(name)
             if found and int(found[1]) < self.epoch:
                 self._storage.delete(name)
+
+
+def _begun(storage: Storage, epoch: int, sign: Sign) -> bool:
+    """Whether the epoch is ours; an object store may have taken the file though its answer was lost."""
+    name, data = OWNERS + digits(epoch), _encode(sign)
+    try:
+        return storage.create(name, data) or storage.read(name) == data
+    except MissingFileError:  # whoever made it was followed already
+        return False
 
 
 def _epochs(storage: Storage) -> set[int]:

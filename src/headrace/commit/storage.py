@@ -37,7 +37,8 @@ class Storage(Protocol):
 def open_storage(place: str | Path, options: Mapping[str, str] | None = None) -> Storage:
     """A directory, which is made if it is not there, or the URL of an object store: s3://bucket/prefix, gs://, az://.
 
-    `options` are those of obstore, such as endpoint or region; what is not given comes from the environment.
+    `options` are those of obstore, such as endpoint or region; they may be in the URL, and what is not given comes from
+    the environment.
 
     >>> open_storage("memory:///").describe()
     'memory:///'
