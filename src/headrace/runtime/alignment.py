@@ -17,10 +17,14 @@ from headrace.runtime.operators.edges import Decoded
 
 
 class Input(NamedTuple):
-    """Rows of one partition, in the order of their offsets; `more`: the log holds more than these."""
+    """Rows of one partition, in the order of their offsets; `more`: the log holds more than these.
+
+    Offsets before `end` that have no row are none: compaction took them, or they mark a transaction.
+    """
 
     rows: Iterator[Row]
     more: bool
+    end: int | None = None
 
 
 class Aligned:
@@ -46,7 +50,7 @@ class Aligned:
 
     def _look_at_next(self, at: TopicPartition) -> bool:
         """Reads on until a row is not left out; False if there must be one, but not among these rows."""
-        rows, more = self._inputs[at]
+        rows, more, end = self._inputs[at]
         for row in rows:
             decoded = self._read(row)
             if decoded is not None:
@@ -54,4 +58,6 @@ class Aligned:
                 self._by_time.push(decoded[2], at)
                 return True
             self.positions[at] = row[2] + 1
+        if end is not None:
+            self.positions[at] = end
         return not more

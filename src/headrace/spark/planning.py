@@ -8,6 +8,7 @@ task are planned together: none of them is read past the first record that anoth
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Iterable, Mapping
 
 from headrace.log.protocol import Log
@@ -15,6 +16,7 @@ from headrace.model.ids import TopicPartition
 from headrace.spark.control import Control
 from headrace.spark.job import Job
 
+PATIENCE = 100  # ms
 # Topic, partition, first offset and the one after the last, and whether the log holds more.
 Ends = tuple[str, int, int, int, bool]
 
@@ -23,7 +25,7 @@ class Planner:
     """Plans batches of at most so many records of a partition."""
 
     def __init__(self, job: Job, log: Log) -> None:
-        self._log, self._at_most = log, job.config.batch_max_records
+        self._log, self._job, self._at_most = log, job, job.config.batch_max_records
         self._meeting = meeting_topics(job)
         # Global tables are read up to where they are at the start before anything else, as in Kafka Streams.
         self._first = {at: extent.end for at, extent in log.extents(sorted(job.global_topics)).items()}
@@ -45,6 +47,24 @@ class Planner:
             for at, offset in positions.items()
             if ends[at] > offset
         ]
+
+    def must_run(self, control: Control, clock: int) -> bool:
+        """Whether there is something to do besides reading."""
+        begins = self._job.has_processors and len(control.versions) < len(self._job.all_tasks())
+        due = any(when <= clock for _, _, when in control.due)
+        return bool(begins or due or control.carried or control.spoilt)
+
+    def wait(self, control: Control) -> None:
+        """Until there is something to do, or for a moment: Spark would ask every 10 ms."""
+        clock = time.time_ns() // 1_000_000
+        if not self.must_run(control, clock):
+            left = min([PATIENCE, *(when - clock for _, _, when in control.due)])
+            self._log.wait({TopicPartition(topic, at): offset for topic, at, offset in control.positions}, left)
+
+    def pause(self, seconds: float) -> None:
+        """Waits, but never so long that whoever stops the application would notice."""
+        if seconds > 0:
+            time.sleep(min(seconds, PATIENCE / 1000))
 
     def _align(
         self, group: Mapping[TopicPartition, int], last: Mapping[TopicPartition, int], ends: dict[TopicPartition, int]

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import signal
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -46,21 +47,24 @@ class Reader(DataSourceStreamReader):
         return {"n": read_control(self._control).number, "clock": 0, "ends": []}
 
     def latestOffset(self, start: Any = None, limit: Any = None) -> dict[str, Any]:  # noqa: N802
-        """The next batch if there is anything to do, else the last one again."""
-        control, clock, now = read_control(self._control), time.time_ns() // 1_000_000, time.monotonic()
+        """The next batch if there is anything to do, now or in a moment, else the last one again."""
         job, planner = self._open()
-        if not control.paused and now - self._planned >= job.config.commit_interval_ms / 1000:
+        soonest = self._planned + job.config.commit_interval_ms / 1000
+        planner.pause(soonest - time.monotonic())
+        planner.wait(read_control(self._control))
+        control, clock = read_control(self._control), time.time_ns() // 1_000_000
+        if not control.paused and time.monotonic() >= soonest:
             ends = planner.ends(control)
-            begins = job.has_processors and len(control.versions) < len(job.all_tasks())
-            due = any(when <= clock for _, _, when in control.due)
-            if begins or due or ends or control.carried or control.spoilt:
+            if ends or planner.must_run(control, clock):
                 with step(RANGES_PLANNED, job.at_step):
                     self._last = {"n": control.number + 1, "clock": clock, "ends": ends}
-                    self._planned = now
+                    self._planned = time.monotonic()
         return self._last or start or self.initialOffset()
 
     def _open(self) -> tuple[Job, Planner]:
         if self._opened is None:
+            # Ctrl-C goes to all processes of a terminal; this one is needed until the last batch is committed.
+            signal.signal(signal.SIGINT, signal.SIG_IGN)
             job = load_job(self._job_path)
             self._opened = job, Planner(job, open_log(job.log, job.config.extra))
         return self._opened

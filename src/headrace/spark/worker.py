@@ -152,7 +152,7 @@ class Workshop:
             rows = [*carried, *sorted([*received, *read], key=lambda row: row[7])]
             result = task.run(rows, clock=clock, version=version)
             return result, {TopicPartition(r.topic, r.partition): r.end for r in order.ranges}
-        inputs = {TopicPartition(r.topic, r.partition): Input(self._read(r), r.more) for r in order.ranges}
+        inputs = {TopicPartition(r.topic, r.partition): Input(self._read(r), r.more, r.end) for r in order.ranges}
         return task.run_aligned(inputs, clock=clock, version=version)
 
     def _read(self, range_: wire.Range) -> Iterator[Row]:
