@@ -1,0 +1,188 @@
+"""How fast are questions? Point queries a second over HTTP and their p99, alone and while records flow.
+
+    python benchmarks/query.py [--keys 100000] [--seconds 5] [--clients 4] [--json]
+
+The server has a process of its own, and so has every client; a route that does nothing, in the same run, is the
+yardstick for the time of an answer. While records flow, a host in one process commits batches as fast as it can, and
+the server follows them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import http.client
+import json
+import multiprocessing
+import os
+import random
+import socket
+import tempfile
+import time
+from pathlib import Path
+from statistics import quantiles
+from typing import Any, NamedTuple
+
+import uvicorn
+from starlette.applications import Starlette
+from starlette.responses import Response
+from starlette.routing import Route
+
+from headrace import StreamsBuilder, serde
+from headrace.commit import Coordinator, fingerprint_of
+from headrace.commit.disk import Disk
+from headrace.commit.handing import Attempt, Yield, hand_back
+from headrace.commit.receipt import new_attempt
+from headrace.config import Config
+from headrace.log.filelog import FileLog
+from headrace.model.ids import TaskId
+from headrace.plan.cut import plan
+from headrace.query import Follower
+from headrace.runtime.task import Surroundings, Task
+from headrace.state.engine import MemoryEngine
+from headrace.web import Board, Server
+
+CONFIG = Config.of({"application.id": "bench"}, default_key_serde=serde.STRING)
+GOAL, GOAL_RATIO = 2_000, 20
+
+
+class Figures(NamedTuple):
+    name: str
+    per_second: float
+    p50: float  # ms
+    p99: float
+
+
+# ------------------------------------------------------------------------------------------------------ the application
+def counting() -> Any:
+    builder = StreamsBuilder()
+    stream = builder.stream("in", key=serde.STRING, value=serde.STRING)
+    stream.group_by_key(key=serde.STRING, value=serde.STRING).count(store="counts")
+    return builder.build()
+
+
+class Host:
+    """One task, batch after batch, with a checkpoint on disk."""
+
+    def __init__(self, folder: Path) -> None:
+        graph = counting().graph()
+        planned = plan(graph)
+        self.log = FileLog(str(folder / "log"), clean_every=None)
+        self.log.create_topic("in", 1)
+        self.storage = Disk(folder / "checkpoint")
+        fingerprint = fingerprint_of(graph, planned, CONFIG, tasks={0: 1}, partitions={})
+        self.coordinator = Coordinator.open(self.storage, self.log, "bench", fingerprint)
+        self.task = Task(
+            TaskId(0, 0), graph, planned.stages[0].nodes, MemoryEngine(), Surroundings(CONFIG, {}), clock=0
+        )
+
+    def run(self, keys: list[str]) -> None:
+        number = self.coordinator.number
+        base = self.coordinator.ledger.standing(TaskId(0, 0)).version
+        attempt = Attempt(TaskId(0, 0), 0, number, new_attempt(), base)
+        rows = [("in", 0, i, key.encode(), b"x", i, (), (i, 0, i)) for i, key in enumerate(keys)]
+        result = self.task.run(rows, clock=number, version=attempt.version)
+        given = Yield(delta=result.delta, outputs=[], carried={}, positions={}, dropped={})
+        receipt = hand_back(self.storage, attempt, given, lambda topic: None, inline=1 << 18)
+        self.coordinator.commit(number, int(time.time() * 1000), [receipt])
+
+
+# ------------------------------------------------------------------------------------------------------------ processes
+def serve(place: str, ports: Any) -> None:
+    with Server(Board(follower=Follower.open(place)), follow=0.1) as server:
+        empty = Starlette(routes=[Route("/", lambda request: Response(b"{}"))])
+        plain = uvicorn.Server(uvicorn.Config(empty, log_level="warning", access_log=False, lifespan="off"))
+        listening = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+        listening.bind(("127.0.0.1", 0))
+        listening.listen()
+        ports.put((server.port, listening.getsockname()[1]))
+        plain.run(sockets=[listening])
+
+
+def ask(port: int, path: str, keys: int, seconds: float, seed: int, answers: Any) -> None:
+    chance, took = random.Random(seed), list[float]()
+    connection = http.client.HTTPConnection("127.0.0.1", port)
+    end = time.perf_counter() + seconds
+    while (begun := time.perf_counter()) < end:
+        connection.request("GET", path.format(chance.randrange(keys)))
+        response = connection.getresponse()
+        response.read()
+        if response.status != 200:
+            raise SystemExit(f"status {response.status}")
+        took.append(time.perf_counter() - begun)
+    answers.put(took)
+
+
+def measure(name: str, port: int, path: str, args: argparse.Namespace, meanwhile: Any = None) -> Figures:
+    answers = multiprocessing.Queue()
+    given = [(port, path, args.keys, args.seconds, seed, answers) for seed in range(args.clients)]
+    clients = [multiprocessing.Process(target=ask, args=some) for some in given]
+    for client in clients:
+        client.start()
+    if meanwhile is not None:
+        meanwhile(args.seconds)
+    took = [time for _ in clients for time in answers.get(timeout=60 + args.seconds)]
+    for client in clients:
+        client.join()
+    cuts = quantiles(took, n=100)
+    return Figures(name, len(took) / args.seconds, 1000 * cuts[49], 1000 * cuts[98])
+
+
+def flowing(host: Host, keys: int, batch: int) -> Any:
+    """Commits batches of records for a while, and remembers how many it could."""
+    chance = random.Random(2)
+
+    def run(seconds: float) -> None:
+        end, done = time.perf_counter() + seconds, 0
+        while time.perf_counter() < end:
+            host.run([f"key-{chance.randrange(keys)}" for _ in range(batch)])
+            done += batch
+        run.speed = done / seconds  # type: ignore[attr-defined]
+
+    return run
+
+
+def measured(args: argparse.Namespace) -> tuple[list[Figures], dict[str, float]]:
+    with tempfile.TemporaryDirectory() as folder:
+        host = Host(Path(folder))
+        host.run([f"key-{number}" for number in range(args.keys)])
+        flow = flowing(host, args.keys, 10_000)
+        flow(args.seconds)
+        alone = flow.speed
+        ports = multiprocessing.Queue()
+        server = multiprocessing.Process(target=serve, args=(str(Path(folder) / "checkpoint"), ports), daemon=True)
+        server.start()
+        port, empty = ports.get(timeout=60)
+        path = "/stores/counts/keys/key-{}"
+        figures = [
+            measure("an empty route", empty, "/?{}", args),
+            measure("a key, alone", port, path, args),
+            measure("a key, while records flow", port, path, args, flow),
+        ]
+        server.kill()
+        host.coordinator.close()
+        return figures, {"records/s without questions": alone, "records/s with questions": flow.speed}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--keys", type=int, default=100_000)
+    parser.add_argument("--seconds", type=float, default=5.0)
+    parser.add_argument("--clients", type=int, default=max(1, min(4, (os.cpu_count() or 2) - 1)))
+    parser.add_argument("--json", action="store_true")
+    args = parser.parse_args()
+    figures, speeds = measured(args)
+    if args.json:
+        print(json.dumps({"figures": [figure._asdict() for figure in figures], **speeds}))
+        return
+    for figure in figures:
+        print(f"{figure.name:28} {figure.per_second:9,.0f}/s   p50 {figure.p50:6.2f} ms   p99 {figure.p99:6.2f} ms")
+    for name, speed in speeds.items():
+        print(f"{name:28} {speed:9,.0f}")
+    empty, alone, _ = figures
+    fast, steady = alone.per_second >= GOAL, alone.p99 <= GOAL_RATIO * empty.p50
+    print(f"goal of {GOAL:,}/s: {'reached' if fast else 'missed'}")
+    print(f"goal of a p99 of {GOAL_RATIO} times the p50 of an empty route: {'reached' if steady else 'missed'}")
+
+
+if __name__ == "__main__":
+    main()
