@@ -24,6 +24,7 @@ def configuration(case: dict[str, Any]) -> dict[str, Any]:
     config = {
         "statestore.cache.max.bytes": given.get("cache_max_bytes", 0),
         "emit.interval.ms": given.get("emit_interval_ms", 0),
+        "stream.time.scope": "application",  # in the driver the whole topology is one task
     }
     return config | ({"dsl.store.suppliers.class": "memory"} if given.get("store_type") == "in_memory" else {})
 

@@ -34,7 +34,15 @@ def planned(folder: Path, at_most: int, **times: list[int]) -> list[Ends]:
             log.append([(TopicPartition(topic, 0), Records([b"k"] * len(some), [b"v"] * len(some), some))])
     config = Config.of({"batch.max.records": at_most})
     job = Job("app", graph, plan(graph), config, {}, {}, address, "", "")
-    control = Control(number=0, positions=[(topic, 0, 0) for topic in times], versions=[], carried=[], due=[], spoilt=[])
+    control = Control(
+        number=0,
+        positions=[(topic, 0, 0) for topic in times],
+        versions=[],
+        carried=[],
+        due=[],
+        stream_time=-1,
+        spoilt=[],
+    )
     try:
         return Planner(job, log).ends(control)
     finally:

@@ -42,6 +42,7 @@ class Yield:
     positions: Mapping[TopicPartition, int] = field(default_factory=dict[TopicPartition, int])
     dropped: Mapping[str, int] = field(default_factory=dict[str, int])
     due: int | None = None
+    stream_time: int = -1
     sent: Mapping[TaskId, int] = field(default_factory=dict[TaskId, int])
     consumed: Mapping[str, int] = field(default_factory=dict[str, int])
     whole: bool = False
@@ -82,6 +83,7 @@ def hand_back(
             positions=given.positions,
             dropped=given.dropped,
             due=given.due,
+            stream_time=given.stream_time,
             sent=given.sent,
             consumed=given.consumed,
         )

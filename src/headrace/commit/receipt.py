@@ -39,6 +39,7 @@ class Receipt:
     positions: Mapping[TopicPartition, int] = field(default_factory=dict[TopicPartition, int])  # next offsets to read
     dropped: Mapping[str, int] = field(default_factory=dict[str, int])
     due: int | None = None  # when the wall clock next has work for it
+    stream_time: int = -1
     sent: Mapping[TaskId, int] = field(default_factory=dict[TaskId, int])
     consumed: Mapping[str, int] = field(default_factory=dict[str, int])
 

@@ -54,6 +54,7 @@ class Config:
     state_cleanup_delay_ms: int = 600_000
     state_dir: str | None = None
     statestore_cache_max_bytes: int = 10_485_760
+    stream_time_scope: str = "task"  # or application: all tasks see the latest time of any, as in the test driver; ours
     topology_optimization: frozenset[str] = frozenset()
     window_size_ms: int | None = None
     windowed_inner_class_serde: object = None
@@ -118,6 +119,7 @@ _READERS: dict[str, Callable[[Any], Any]] = {
     "state_cleanup_delay_ms": values.milliseconds,
     "state_dir": values.text,
     "statestore_cache_max_bytes": values.whole,
+    "stream_time_scope": values.time_scope,
     "topology_optimization": values.optimization,
     "window_size_ms": values.positive,
     "windowed_inner_class_serde": values.as_given,

@@ -80,6 +80,12 @@ def offset_reset(value: Any) -> str | int:
     raise ValueError("give earliest, latest, none, by_duration:PnDTnHnMnS, or so many milliseconds back")
 
 
+def time_scope(value: Any) -> str:
+    if value not in {"task", "application"}:
+        raise ValueError("give task or application")
+    return value
+
+
 def positive(value: Any) -> int:
     return whole(value, at_least=1)
 

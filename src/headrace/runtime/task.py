@@ -175,7 +175,9 @@ class Task:
             return self._end(version), rows.positions
 
     def _run_by_clock(self, clock: int) -> None:
-        """What no record has done, though it is time."""
+        """What no record has done, though it is time; stream time may have come from outside."""
+        if self.here.stream_time >= self._stream_punctuations.due:
+            self._stream_punctuations.run(self.here.stream_time)
         for due, emit in self._postponed:
             time = due()
             if time is not None and time <= clock:

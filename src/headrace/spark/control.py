@@ -19,6 +19,7 @@ class Control(msgspec.Struct, frozen=True):
     versions: list[tuple[int, int, int, str]]  # stage, partition, number, attempt
     carried: list[tuple[int, int]]  # tasks for which rows wait
     due: list[tuple[int, int, int]]  # tasks for which the wall clock has work, and when
+    stream_time: int  # the latest of any task in this run
     spoilt: list[tuple[int, int]]  # tasks whose state cannot be read any more from the checkpoint
     paused: bool = False  # no further batch
 
@@ -33,7 +34,7 @@ def read_control(path: Path) -> Control:
     return msgspec.json.decode(path.read_bytes(), type=Control)
 
 
-def control_of(ledger: Ledger, spoilt: Iterable[TaskId] = (), *, paused: bool = False) -> Control:
+def control_of(ledger: Ledger, spoilt: Iterable[TaskId], stream_time: int, *, paused: bool) -> Control:
     standing = ((task, at.version) for task, at in ledger.tasks.items())
     return Control(
         number=ledger.number,
@@ -41,6 +42,7 @@ def control_of(ledger: Ledger, spoilt: Iterable[TaskId] = (), *, paused: bool = 
         versions=[(t.subtopology, t.partition, v.number, v.attempt) for t, v in standing if v is not None],
         carried=[(rows.target.subtopology, rows.target.partition) for rows in ledger.carried],
         due=[(t.subtopology, t.partition, at.due) for t, at in ledger.tasks.items() if at.due is not None],
+        stream_time=stream_time,
         spoilt=[(task.subtopology, task.partition) for task in spoilt],
         paused=paused,
     )

@@ -36,6 +36,8 @@ class Host:
         self._control, job_path = self._folder / "control", self._folder / f"job-{secrets.token_hex(8)}"
         self._changed, self._failed = threading.Condition(), None
         self._paused, self._stopping = paused, False
+        self._shares_time = job.config.stream_time_scope == "application"
+        self._told = self._stream_time = -1
         self._tell()
         session = own_session(spark)
         ship(session, job, job_path)
@@ -51,7 +53,8 @@ class Host:
     def _tell(self) -> None:
         """Tells the process that plans batches where everything stands."""
         idle = self._paused or self._stopping or self._failed is not None
-        write_control(self._control, control_of(self._coordinator.ledger, self._coordinator.spoilt, paused=idle))
+        ledger, spoilt = self._coordinator.ledger, self._coordinator.spoilt
+        write_control(self._control, control_of(ledger, spoilt, self._stream_time, paused=idle))
 
     def _commit(self, frame: DataFrame, _: int) -> None:
         """Collects the receipts of a batch, and makes it happen.
@@ -66,11 +69,18 @@ class Host:
             receipts: list[Receipt] = [decode_receipt(raw) for raw in messages if isinstance(raw, bytes)]
             (batch,) = (message for message in messages if isinstance(message, wire.Batch))
             self._coordinator.commit(batch.number, batch.clock, receipts)
+            self._told = self._stream_time
+            self._stream_time = max([self._stream_time, *(receipt.stream_time for receipt in receipts)])
         except Exception as error:  # noqa: BLE001
             self._failed = error
         with self._changed:
             self._tell()
             self._changed.notify_all()
+
+    @property
+    def all_told(self) -> bool:
+        """Whether no task has yet to hear of a later stream time."""
+        return not self._shares_time or self._told == self._stream_time
 
     def wait(self, reached: Callable[[], bool], timeout: float) -> bool:
         """Whether something is so, now or after a batch, or after a while."""

@@ -16,18 +16,21 @@ def ordered(
     """The orders of a batch, packed, by level and slot."""
     versions = {(stage, partition): (at, attempt) for stage, partition, at, attempt in control.versions}
     carried, ranges = set(control.carried), ranges_of(job, ends)
+    shared = job.config.stream_time_scope == "application"
     due = {(stage, partition) for stage, partition, when in control.due if when <= clock}
     by_place: dict[tuple[int, int], list[wire.Order]] = {}
     for task in job.all_tasks():
         base = versions.get(task)
         first = base is None  # schedules begin with the application, not with the first record
         order = wire.Order(
-            *task, base, ranges.get(task, []), task in carried, first or task in due, task in control.spoilt
+            *task, base, ranges.get(task, []), task in carried, first or shared or task in due, task in control.spoilt
         )
         by_place.setdefault((job.level_of(task), job.slot_of(task)), []).append(order)
     seen = versions.get((job.global_stage, 0))
     return {
-        (level, slot): wire.encode(wire.Orders(level, number, clock, orders, seen))
+        (level, slot): wire.encode(
+            wire.Orders(level, number, clock, orders, seen, control.stream_time if shared else -1)
+        )
         for (level, slot), orders in by_place.items()
     }
 

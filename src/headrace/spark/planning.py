@@ -26,7 +26,7 @@ class Planner:
 
     def __init__(self, job: Job, log: Log) -> None:
         self._log, self._job, self._at_most = log, job, job.config.batch_max_records
-        self._meeting = meeting_topics(job)
+        self._meeting, self._told = meeting_topics(job), -1
         # Global tables are read up to where they are at the start before anything else, as in Kafka Streams.
         self._first = {at: extent.end for at, extent in log.extents(sorted(job.global_topics)).items()}
 
@@ -52,7 +52,12 @@ class Planner:
         """Whether there is something to do besides reading."""
         begins = self._job.has_processors and len(control.versions) < len(self._job.all_tasks())
         due = any(when <= clock for _, _, when in control.due)
-        return bool(begins or due or control.carried or control.spoilt)
+        later = self._job.config.stream_time_scope == "application" and control.stream_time > self._told
+        return bool(begins or due or later or control.carried or control.spoilt)
+
+    def planned(self, control: Control) -> None:
+        """All tasks are told what the control file says."""
+        self._told = control.stream_time
 
     def wait(self, control: Control) -> None:
         """Until there is something to do, or for a moment: Spark would ask every 10 ms."""

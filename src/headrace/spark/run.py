@@ -122,7 +122,8 @@ class Run:
         """Whether everything in the log has been processed and delivered."""
         ledger, extents = self.coordinator.ledger, self._log.extents(sorted(self.topics))
         read = all(ledger.positions.get(at, 0) >= extent.end for at, extent in extents.items())
-        return read and not ledger.carried and self.coordinator.delivered >= ledger.number
+        told = self._host is None or self._host.all_told
+        return read and told and not ledger.carried and self.coordinator.delivered >= ledger.number
 
     def wait(self, reached: Callable[[], bool], timeout: float) -> bool:
         return reached() if self._host is None else self._host.wait(reached, timeout)

@@ -59,6 +59,7 @@ class Reader(DataSourceStreamReader):
                 with step(RANGES_PLANNED, job.at_step):
                     self._last = {"n": control.number + 1, "clock": clock, "ends": ends}
                     self._planned = time.monotonic()
+                    planner.planned(control)
         return self._last or start or self.initialOffset()
 
     def _open(self) -> tuple[Job, Planner]:

@@ -42,6 +42,7 @@ class Orders(NamedTuple):
     clock: int
     orders: list[Order]
     globals: tuple[int, str] | None  # the version of the global stores that all tasks see
+    stream_time: int  # that all tasks see, -1 where each has its own
 
 
 class Rows(NamedTuple):

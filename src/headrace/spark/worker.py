@@ -106,6 +106,7 @@ class Workshop:
             positions=positions,
             dropped=result.dropped,
             due=task.next_tick,
+            stream_time=task.here.stream_time,
             sent={target: len(some) for target, some in sent.items()},
             consumed=consumed,
         )
@@ -146,6 +147,7 @@ class Workshop:
         carried: list[Row],
         received: list[Row],
     ) -> tuple[Result, dict[TopicPartition, int]]:
+        task.here.stream_time = max(task.here.stream_time, orders.stream_time)
         version, clock = attempt.version, orders.clock
         if order.stage == self.job.global_stage or self.job.plan.stages[order.stage].inputs or len(order.ranges) < 2:
             read = [row for range_ in order.ranges for row in self._read(range_)]
