@@ -94,7 +94,7 @@ def test_it_processes_what_is_there_and_begins_anew_after_a_reset(shop):
     assert not (shop / "state/shop").exists()
     order(shop, "orders", ada="bulb")
     assert finished(*once, cwd=shop) == (0, "", "")
-    assert counts(shop, 5) == sorted([("ada", 1), ("bob", 1), ("ada", 1), ("ada", 2), ("bob", 1)])
+    assert counts(shop, 4) == [("ada", 1), ("ada", 2), ("bob", 1), ("bob", 1)]  # one update of a key in a batch
 
 
 @pytest.mark.spark
@@ -102,8 +102,11 @@ def test_what_a_function_raises_is_one_sentence_and_exit_code_1(shop):
     settings = ("--application-id", "shop", "--log", "file:log", "--checkpoint", "checkpoint", "--state-dir", "state")
     outcome = finished("run", "shop:broken", "--once", *settings, cwd=shop)
     assert (outcome.code, outcome.out) == (1, "")
-    assert "division by zero" in outcome.err
-    assert "Traceback" not in outcome.err
+    place = "KSTREAM-MAPVALUES-0000000001 failed on orders/0 at offset 0"
+    assert outcome.err == (
+        f"headrace: {place}: ZeroDivisionError: integer division or modulo by zero\n"
+        "`headrace --debug …` shows where in the code.\n"
+    )
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,10 @@ from typer.testing import CliRunner
 from headrace.cli.main import app
 from headrace.cli.programs import names
 
-COMMANDS = ["run", "demo", "topology", "topics", "produce", "consume", "groups", "reset", "doctor", "config"]
+COMMANDS = [
+    "run", "demo", "topology", "topics", "produce", "consume", "groups", "reset", "doctor", "config",
+    "query", "state", "checkpoint", "status", "top", "dashboard", "replica",
+]  # fmt: skip
 
 
 def test_the_version_is_the_packages():

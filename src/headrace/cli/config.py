@@ -39,6 +39,7 @@ MEANINGS = {
     "state.cleanup.delay.ms": "how long a local copy of state that nobody uses is kept",
     "state.dir": "where local copies of the state lie",
     "statestore.cache.max.bytes": "how much is cached before tables; 0: every update is passed on",
+    "stream.time.scope": "task, or application: all tasks see the latest time of any",
     "topology.optimization": "none, all, or names of optimizations",
     "window.size.ms": "the size of windows in keys that are read without one",
     "windowed.inner.class.serde": "the serde inside windowed keys that are read without one",

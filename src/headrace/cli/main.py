@@ -11,7 +11,7 @@ from typing import Annotated, Any
 
 import typer
 
-from headrace.cli import config, consume, demo, doctor, groups, produce, reset, run, topics, topology
+from headrace.cli import config, consume, demo, doctor, groups, looking, produce, reset, run, topics, topology
 from headrace.cli.printing import hush, say
 from headrace.errors import StreamsError
 from headrace.log.errors import UnknownTopicError
@@ -37,6 +37,7 @@ app.add_typer(groups.app, name="groups")
 app.command("reset")(reset.reset)
 app.command("doctor")(doctor.doctor)
 app.command("config")(config.config)
+looking.register(app)
 
 
 def _show_version(wanted: bool) -> None:
@@ -102,12 +103,15 @@ def _explain(error: Exception, arguments: list[str]) -> int:
     if isinstance(error, OSError) and error.strerror:
         text = f"{error.filename}: {error.strerror}" if error.filename else error.strerror
     say(f"headrace: {text}")
-    for note in getattr(error, "__notes__", ()):
-        say(note)
-    _trace(arguments)
+    if not _trace(arguments):  # which has the notes
+        for note in getattr(error, "__notes__", ()):
+            say("`headrace --debug …` shows where in the code." if "Traceback" in note else note)
     return 1
 
 
-def _trace(arguments: list[str]) -> None:
-    if "--debug" in arguments or os.environ.get(DEBUG, "").lower() not in {"", "0", "false"}:
+def _trace(arguments: list[str]) -> bool:
+    """Shows the traceback, if it is asked for."""
+    is_wanted = "--debug" in arguments or os.environ.get(DEBUG, "").lower() not in {"", "0", "false"}
+    if is_wanted:
         traceback.print_exc()
+    return is_wanted

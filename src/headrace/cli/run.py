@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
@@ -41,6 +42,7 @@ def run(
     else:
         app = _ready(thing, target, {**places, "--config": config, "--set": settings})
     start_spark(app, master, verbose=verbose)
+    logging.getLogger("headrace.app").setLevel(logging.CRITICAL)  # what stops it is raised, and said once
     if once:
         with err().status(f"{app.application_id} is processing what is there …"):
             app.run_available()
