@@ -1,7 +1,7 @@
 """Kafka Streams for Python, on Spark."""
 
 from headrace import serde
-from headrace.app import Application
+from headrace.app import Application, read_store
 from headrace.dsl.builder import StreamsBuilder
 from headrace.dsl.cogrouped import CogroupedKStream, WindowedCogroupedKStream
 from headrace.dsl.grouped import KGroupedStream
@@ -34,6 +34,26 @@ from headrace.model.windows import (
     Window,
     Windowed,
 )
+from headrace.query import (
+    BatchNotKeptError,
+    KeyQuery,
+    MultiVersionedKeyQuery,
+    Position,
+    PositionNotReachedError,
+    PrefixQuery,
+    QueryResult,
+    RangeQuery,
+    SessionKeyQuery,
+    SessionRangeQuery,
+    StoreNotReadyError,
+    TimestampedKeyQuery,
+    TimestampedRangeQuery,
+    UnknownStoreError,
+    UnsuitableQueryError,
+    VersionedKeyQuery,
+    WindowKeyQuery,
+    WindowRangeQuery,
+)
 from headrace.state.spec import StoreSpec
 from headrace.state.stores import Stores
 from headrace.topology.builder import Topology
@@ -41,11 +61,15 @@ from headrace.topology.describe import TopologyDescription
 from headrace.topology.processor import FixedKeyProcessor, Processor, ProcessorContext, Punctuation
 
 __all__ = [
-    "Admin", "Application", "Buffer", "CogroupedKStream", "ConfigError", "Consumer", "ConsumerRecord", "DailyWindows",
-    "EmitStrategy", "FixedKeyProcessor", "FixedKeyRecord", "GlobalKTable", "InvalidStateStoreError", "JoinWindows",
-    "KGroupedStream", "KGroupedTable", "KStream", "KTable", "Materialized", "ProcessingError", "Processor",
-    "ProcessorContext", "Producer", "Punctuation", "Record", "RecordMetadata", "SerializationError", "SessionWindows",
-    "SlidingWindows", "StateCorruptedError", "StoreSpec", "Stores", "StreamsBuilder", "StreamsError", "Suppressed",
-    "TimeWindows", "Topology", "TopologyDescription", "TopologyError", "UnlimitedWindows", "ValueAndTimestamp",
-    "VersionedRecord", "Window", "Windowed", "WindowedCogroupedKStream", "WindowedKStream", "serde", "timestamps",
+    "Admin", "Application", "BatchNotKeptError", "Buffer", "CogroupedKStream", "ConfigError", "Consumer",
+    "ConsumerRecord", "DailyWindows", "EmitStrategy", "FixedKeyProcessor", "FixedKeyRecord", "GlobalKTable",
+    "InvalidStateStoreError", "JoinWindows", "KGroupedStream", "KGroupedTable", "KStream", "KTable", "KeyQuery",
+    "Materialized", "MultiVersionedKeyQuery", "Position", "PositionNotReachedError", "PrefixQuery", "ProcessingError",
+    "Processor", "ProcessorContext", "Producer", "Punctuation", "QueryResult", "RangeQuery", "Record", "RecordMetadata",
+    "SerializationError", "SessionKeyQuery", "SessionRangeQuery", "SessionWindows", "SlidingWindows",
+    "StateCorruptedError", "StoreNotReadyError", "StoreSpec", "Stores", "StreamsBuilder", "StreamsError", "Suppressed",
+    "TimeWindows", "TimestampedKeyQuery", "TimestampedRangeQuery", "Topology", "TopologyDescription", "TopologyError",
+    "UnknownStoreError", "UnlimitedWindows", "UnsuitableQueryError", "ValueAndTimestamp", "VersionedKeyQuery",
+    "VersionedRecord", "Window", "WindowKeyQuery", "WindowRangeQuery", "Windowed", "WindowedCogroupedKStream",
+    "WindowedKStream", "read_store", "serde", "timestamps",
 ]  # fmt: skip

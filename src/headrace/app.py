@@ -4,20 +4,22 @@ from __future__ import annotations
 
 import logging
 import shutil
-import signal
 import threading
 import time
-from collections.abc import Callable, Generator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from datetime import timedelta
-from enum import StrEnum
 from pathlib import Path
-from types import FrameType, TracebackType
+from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from headrace.commit.errors import StageRerunError
 from headrace.commit.steps import AtStep, unobserved
 from headrace.errors import StreamsError
+from headrace.model.ids import TaskId
+from headrace.query.position import Position, QueryResult
+from headrace.query.queries import Query
+from headrace.query.status import Observation
+from headrace.spark.life import State, ended_by_signals
 from headrace.spark.setup import Setup, configuration, log_address, state_directory
 from headrace.topology.builder import Topology
 
@@ -27,18 +29,6 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 LOOK = 0.25  # seconds between two looks at how a run is doing
 RERUNS = 5  # runs in a row that end because Spark ran part of a stage again
-
-
-class State(StrEnum):
-    """Kafka Streams' states of an application."""
-
-    CREATED = "CREATED"
-    REBALANCING = "REBALANCING"  # taking over the checkpoint, or planning anew for other topics
-    RUNNING = "RUNNING"
-    PENDING_SHUTDOWN = "PENDING_SHUTDOWN"
-    NOT_RUNNING = "NOT_RUNNING"
-    PENDING_ERROR = "PENDING_ERROR"
-    ERROR = "ERROR"
 
 
 class Application:
@@ -135,14 +125,14 @@ class Application:
     def run(self) -> None:
         """Runs until SIGINT or SIGTERM, or until something goes wrong."""
         over = threading.Event()
-        with _signals(over), self:
+        with ended_by_signals(over), self:
             while not over.wait(LOOK):
                 self._check()
 
     def run_available(self) -> None:
         """Processes what is in the log, and stops: for batch use."""
         over = threading.Event()
-        with _signals(over), self:
+        with ended_by_signals(over), self:
             self._drain(over.is_set, None)
 
     def __enter__(self) -> Self:
@@ -260,10 +250,17 @@ class Application:
     # ---------------------------------------------------------------------------------------------------- looking in
     def store(self, name: str) -> Any:
         """A store of all tasks, for reading, as of the last batch."""
-        from headrace.spark.view import view_of  # noqa: PLC0415
+        return self._running().follower.store(name)
 
-        run = self._running()
-        return view_of(run.job, run.coordinator.ledger, name)
+    def query(
+        self, store: str, query: Query, *, at_least: Position | int | None = None, as_of: int | None = None
+    ) -> QueryResult:
+        """Answers as of the last batch, which must have reached `at_least`, or as of an earlier one that is kept."""
+        return self._running().follower.query(store, query, at_least=at_least, as_of=as_of)
+
+    def metadata_for_key(self, store: str, key: Any) -> TaskId:
+        """The task that has a key of a store."""
+        return self._running().task_of(store, key)
 
     def metrics(self) -> dict[str, int]:
         """`dropped-records-total`, and the same by reason."""
@@ -271,18 +268,19 @@ class Application:
         by_reason = {f"dropped-records-total/{reason}": count for reason, count in sorted(dropped.items())}
         return {"dropped-records-total": sum(dropped.values()), **by_reason}
 
+    def observe(self) -> Observation:
+        """How it is doing, for a dashboard."""
+        run, failed = self._run, self._failed
+        known: dict[str, Any] = {} if run is None else run.observed()
+        error = None if failed is None else str(failed)
+        return Observation(state=self._state, paused=self._paused, error=error, **known)
 
-@contextmanager
-def _signals(over: threading.Event) -> Generator[None]:
-    """Sets the event at SIGINT or SIGTERM, where signals can be handled: in the main thread."""
 
-    def end(number: int, frame: FrameType | None) -> None:
-        over.set()
+def read_store(spark: Any, checkpoint: str | Path, store: str, batch: int | None = None, **options: Any) -> Any:
+    """A store as a Spark DataFrame, after a batch that is kept, by default the last one.
 
-    main = threading.current_thread() is threading.main_thread()
-    before = {number: signal.signal(number, end) for number in (signal.SIGINT, signal.SIGTERM)} if main else {}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+    `options` are the topology, where serdes are not Headrace's own, and its config.
+    """
+    from headrace.spark.tables import read_store as read  # noqa: PLC0415
+
+    return read(spark, checkpoint, store, batch, **options)

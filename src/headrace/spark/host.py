@@ -23,6 +23,7 @@ from headrace.spark.session import own_session
 from headrace.spark.shipping import error_of, ship
 from headrace.spark.source import Source, level_function
 
+REMEMBERED = 120  # batches
 GRACE = 8.0  # seconds that a running batch has to end, when the application is stopped
 
 
@@ -38,6 +39,7 @@ class Host:
         self._paused, self._stopping = paused, False
         self._shares_time = job.config.stream_time_scope == "application"
         self._told = self._stream_time = -1
+        self.phases: dict[int, dict[str, float]] = {}  # ms, by batch
         self._tell()
         session = own_session(spark)
         ship(session, job, job_path)
@@ -61,6 +63,7 @@ class Host:
 
         What goes wrong is kept for `check`: to Spark, which would print it all, every batch is fine.
         """
+        began = time.perf_counter()
         try:
             messages = [wire.decode(bytes(row["message"])) for row in frame.collect()]
             for message in messages:
@@ -68,7 +71,9 @@ class Host:
                     raise error_of(message)  # noqa: TRY301
             receipts: list[Receipt] = [decode_receipt(raw) for raw in messages if isinstance(raw, bytes)]
             (batch,) = (message for message in messages if isinstance(message, wire.Batch))
+            ran = time.perf_counter()
             self._coordinator.commit(batch.number, batch.clock, receipts)
+            self._note(batch.number, run=ran - began, commit=time.perf_counter() - ran)
             self._told = self._stream_time
             self._stream_time = max([self._stream_time, *(receipt.stream_time for receipt in receipts)])
         except Exception as error:  # noqa: BLE001
@@ -76,6 +81,11 @@ class Host:
         with self._changed:
             self._tell()
             self._changed.notify_all()
+
+    def _note(self, number: int, **seconds: float) -> None:
+        """How long the phases of a batch took, of the last ones."""
+        self.phases[number] = {name: 1000 * took for name, took in seconds.items()}
+        self.phases.pop(number - REMEMBERED, None)
 
     @property
     def all_told(self) -> bool:

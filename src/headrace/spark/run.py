@@ -6,6 +6,8 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Callable
+from functools import cached_property
+from typing import Any
 
 from headrace.commit.coordinator import Coordinator, Habits, World
 from headrace.commit.fingerprint import fingerprint_of
@@ -14,8 +16,13 @@ from headrace.commit.storage import Storage, open_storage
 from headrace.errors import ConfigError, StreamsError
 from headrace.log.creating import Creating
 from headrace.log.open import open_log
+from headrace.model.ids import TaskId
+from headrace.model.partitioner import partition_of
 from headrace.plan.copartition import partition_counts, task_counts
 from headrace.plan.cut import plan
+from headrace.query.errors import UnknownStoreError
+from headrace.query.follower import Follower
+from headrace.runtime.task import serdes_of
 from headrace.spark.heart import Heart
 from headrace.spark.host import Host
 from headrace.spark.job import Job
@@ -124,6 +131,29 @@ class Run:
         read = all(ledger.positions.get(at, 0) >= extent.end for at, extent in extents.items())
         told = self._host is None or self._host.all_told
         return read and told and not ledger.carried and self.coordinator.delivered >= ledger.number
+
+    @cached_property
+    def follower(self) -> Follower:
+        """The stores as of the last batch; a copy is made when they are first asked for."""
+        setup, coordinator = self._setup, self.coordinator
+        storage = open_storage(setup.checkpoint)
+        return Follower(storage, setup.graph, setup.config, latest=lambda: coordinator.ledger.number)
+
+    def task_of(self, store: str, key: Any) -> TaskId:
+        """The task that has a key of a store."""
+        tasks = [task for task in self.job.all_tasks() if store in self.job.stores_of(task.subtopology)]
+        if not tasks:
+            raise UnknownStoreError(store, sorted(self.job.graph.stores))
+        encode = serdes_of(self._setup.config).key(self.job.graph.stores[store].key).encode
+        return tasks[(partition_of(encode(key), len(tasks)) or 0)]
+
+    def observed(self) -> dict[str, Any]:
+        """What is known beside what the checkpoint tells."""
+        return {
+            "delivered": self.coordinator.delivered,
+            "ends": {at: extent.end for at, extent in self._log.extents(sorted(self.topics)).items()},
+            "phases": {} if self._host is None else dict(self._host.phases),
+        }
 
     def wait(self, reached: Callable[[], bool], timeout: float) -> bool:
         return reached() if self._host is None else self._host.wait(reached, timeout)

@@ -1,0 +1,38 @@
+"""The states of an application, and the signals that end it."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Generator
+from contextlib import contextmanager
+from enum import StrEnum
+from types import FrameType
+
+
+class State(StrEnum):
+    """Kafka Streams' states of an application."""
+
+    CREATED = "CREATED"
+    REBALANCING = "REBALANCING"  # taking over the checkpoint, or planning anew for other topics
+    RUNNING = "RUNNING"
+    PENDING_SHUTDOWN = "PENDING_SHUTDOWN"
+    NOT_RUNNING = "NOT_RUNNING"
+    PENDING_ERROR = "PENDING_ERROR"
+    ERROR = "ERROR"
+
+
+@contextmanager
+def ended_by_signals(over: threading.Event) -> Generator[None]:
+    """Sets the event at SIGINT or SIGTERM, where signals can be handled: in the main thread."""
+
+    def end(number: int, frame: FrameType | None) -> None:
+        over.set()
+
+    main = threading.current_thread() is threading.main_thread()
+    before = {number: signal.signal(number, end) for number in (signal.SIGINT, signal.SIGTERM)} if main else {}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
