@@ -13,7 +13,7 @@ from headrace.cli.records import LineWriter
 from headrace.log import ConsumerRecord, Producer, open_log
 from headrace.log.protocol import Records
 from headrace.model.ids import TopicPartition
-from tests.cli.commands import finished, records, started
+from tests.cli.commands import records, started
 
 
 def reader(key="string", value="string", **properties):
@@ -120,7 +120,7 @@ def lines(address):
     log.close()
 
 
-def test_lines_go_in_while_the_pipe_is_open_and_come_out_again(lines, address):
+def test_lines_go_in_while_the_pipe_is_open_and_come_out_again(headrace, lines, address):
     settings = ("--property", "parse.key=true", "--reader-property", "key.separator=:")
     with started(
         "produce", "--log", address, "--topic", "lines", "--partition", "1", "--timestamp", "5", *settings
@@ -132,9 +132,7 @@ def test_lines_go_in_while_the_pipe_is_open_and_come_out_again(lines, address):
         producing.stdin.write("k:second\n")
         producing.stdin.close()
         assert producing.wait(60) == 0
-    shown = finished(
-        "consume", "--topic", "lines", "--from-beginning", "--max-messages", "1", "--json", HEADRACE_LOG=address
-    )
+    shown = headrace("consume", "--log", address, "--topic", "lines", "--from-beginning", "--max-messages", "1", "--json")
     assert shown.err == "Processed a total of 1 messages\n"
     assert json.loads(shown.out) == {
         "topic": "lines", "partition": 1, "offset": 0, "timestamp": 5, "headers": [], "key": "k", "value": "first",
