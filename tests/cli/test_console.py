@@ -132,7 +132,9 @@ def test_lines_go_in_while_the_pipe_is_open_and_come_out_again(headrace, lines, 
         producing.stdin.write("k:second\n")
         producing.stdin.close()
         assert producing.wait(60) == 0
-    shown = headrace("consume", "--log", address, "--topic", "lines", "--from-beginning", "--max-messages", "1", "--json")
+    shown = headrace(
+        "consume", "--log", address, "--topic", "lines", "--from-beginning", "--max-messages", "1", "--json"
+    )
     assert shown.err == "Processed a total of 1 messages\n"
     assert json.loads(shown.out) == {
         "topic": "lines", "partition": 1, "offset": 0, "timestamp": 5, "headers": [], "key": "k", "value": "first",
