@@ -1,18 +1,23 @@
 """Read, process, write: payments in many currencies become payments in euros.
 
-`in_euros` is the whole job. `build` runs it in the DSL, which brings along what a program of one's own has to see to:
-which partitions to read, where it had got to, and that each payment comes out once, also after a crash.
+`in_euros` is the whole job. `run_by_hand` is the loop that one would write oneself: read, process, write, commit. After
+a crash between the last two steps, payments are written twice. `build` says the same in the DSL, which brings along
+what the loop has to see to, and what it lacks: each payment comes out once, also after a crash.
+
+The loop by hand, in as many processes as there are partitions: python -m examples.read_process_write file:DIRECTORY
 """
 
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from random import Random
 
 from examples.events import START, Event, Topics
-from headrace import StreamsBuilder, Topology, serde
+from headrace import Consumer, Producer, StreamsBuilder, Topology, serde
 
 APPLICATION = "read-process-write"
 PAYMENTS, IN_EUROS = "payments", "payments-in-euros"
+GROUP = "read-process-write-by-hand"
 EUROS_FOR = {"EUR": 100, "USD": 92, "GBP": 117, "CHF": 104}  # a hundred of the currency
 
 
@@ -44,6 +49,27 @@ def build() -> Topology:
     return builder.build()
 
 
+def run_by_hand(log: str, output: str = IN_EUROS, *, idle: int = 1_000) -> int:
+    """Runs until nothing came for `idle` ms; gives how many payments were read. Members of the group share the work."""
+    read = 0
+    with (
+        Consumer(
+            log, GROUP, key_serde=serde.STRING, value_serde=PAYMENT, auto_offset_reset="earliest", auto_commit=False
+        ) as consumer,
+        Producer(log, key_serde=serde.STRING, value_serde=PAYMENT) as producer,
+    ):
+        consumer.subscribe(PAYMENTS)
+        while payments := consumer.poll(idle):
+            for record in payments:
+                payment = in_euros(record.value)
+                if payment is not None:
+                    producer.send(output, record.key, payment, timestamp=record.timestamp, headers=record.headers)
+            producer.flush()
+            consumer.commit()
+            read += len(payments)
+    return read
+
+
 def events(random: Random) -> Iterator[Event]:
     """Payments of fifty customers; a few are in shells, which nobody takes."""
     now = START
@@ -51,3 +77,7 @@ def events(random: Random) -> Iterator[Event]:
         payment = Payment(random.randint(1, 100_000), random.choice([*EUROS_FOR, "SHELLS"]))
         yield Event(PAYMENTS, f"customer-{random.randint(1, 50)}", payment, now)
         now += random.randint(1, 100)
+
+
+if __name__ == "__main__":
+    print(run_by_hand(sys.argv[1]), "payments")

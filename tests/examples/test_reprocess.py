@@ -1,7 +1,10 @@
 from collections import Counter
 
+import pytest
+
 from examples import reprocess
-from examples.reprocess import Visit, differences
+from examples.reprocess import Visit, compare, current_counts, differences, switch
+from headrace import Admin, Producer, serde
 from tests.examples.playing import Play, generated
 
 VISITS = [
@@ -48,3 +51,30 @@ def test_the_versions_differ_as_one_would_compute():
         "/help": people["/help"] + people["/HELP"],
     }
     assert list(differences(first, second)) == ["/", "/HELP", "/News/", "/help", "/news"]
+
+
+@pytest.fixture
+def log(tmp_path):
+    """A log with what both versions have written: every count up to the last."""
+    address = f"file:{tmp_path}/log"
+    tables = {"visit-counts-v1": {"/news": 2, "/News/": 1, "/": 1}, "visit-counts-v2": {"/news": 2, "/": 1}}
+    with Admin(address) as admin, Producer(address, key_serde=serde.STRING, value_serde=serde.LONG) as producer:
+        for topic, counts in tables.items():
+            admin.create_topic(topic, partitions=2)
+            for page, count in counts.items():
+                for so_far in range(1, count + 1):
+                    producer.send(topic, page, so_far)
+    return address
+
+
+def test_the_outputs_of_both_versions_are_compared_key_by_key(log):
+    assert compare(log) == {"/News/": (1, None)}
+
+
+def test_one_record_moves_all_readers_over_to_the_second_version_and_another_one_back(log):
+    first, second = {"/news": 2, "/News/": 1, "/": 1}, {"/news": 2, "/": 1}
+    assert current_counts(log) == first
+    switch(log, "visit-counts-v2")
+    assert current_counts(log) == second
+    switch(log, "visit-counts-v1")
+    assert current_counts(log) == first
