@@ -1,6 +1,8 @@
 """Reading: positions, groups, serdes, waiting; and looking after it all."""
 
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -8,9 +10,15 @@ from headrace import serde
 from headrace.errors import SerializationError
 from headrace.log.admin import Admin
 from headrace.log.consumer import Consumer, ConsumerRecord
-from headrace.log.errors import FencedError, GroupInUseError, OffsetOutOfRangeError, UnknownTopicError
+from headrace.log.errors import (
+    FencedError,
+    GroupInUseError,
+    LogUnavailableError,
+    OffsetOutOfRangeError,
+    UnknownTopicError,
+)
 from headrace.log.filelog import FileLog
-from headrace.log.protocol import Extent, Log, Records
+from headrace.log.protocol import Chunk, Extent, Log, Records
 from headrace.model.clock import ManualClock
 from headrace.model.ids import TopicPartition
 from tests.log.harness import NOW, A, B, records, until
@@ -102,6 +110,51 @@ def test_compacted_offsets_are_passed_over(embedded: FileLog, clock: ManualClock
         assert reader.poll() == []
         assert reader.position(A) == 3
         assert reader.poll(timeout=50) == []  # and it does not spin
+
+
+class Breaking:
+    """A log whose first reads of some partitions break off after a record."""
+
+    def __init__(self, log: Log, *partitions: TopicPartition) -> None:
+        self._log, self._breaking = log, set(partitions)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._log, name)
+
+    def read(self, at: TopicPartition, start: int, end: int | None = None) -> Iterator[Chunk]:
+        if at not in self._breaking:
+            yield from self._log.read(at, start, end)
+            return
+        self._breaking.remove(at)
+        yield from self._log.read(at, start, start + 1)
+        raise LogUnavailableError("away")
+
+
+def test_a_log_that_is_away_in_the_middle_of_a_read_costs_no_record(log: Log, clock: ManualClock):
+    for at in (B, B1):
+        put(log, at, b"1", b"2", b"3")
+    breaking: Any = Breaking(log, B, B1)
+    with consumer(breaking, clock, max_poll_records=100) as reader:
+        reader.subscribe("b")
+        found = [record for _ in range(6) for record in reader.poll()]
+    for at in (B, B1):
+        assert [r.offset for r in found if (r.topic, r.partition) == at] == [0, 1, 2]
+
+
+def test_a_log_that_is_away_at_once_is_told_of(log: Log, clock: ManualClock):
+    class Away(Breaking):
+        def read(self, at: TopicPartition, start: int, end: int | None = None) -> Iterator[Chunk]:
+            raise LogUnavailableError("away")
+            yield
+
+    put(log, A, b"1")
+    away: Any = Away(log)
+    with consumer(away, clock) as reader:
+        reader.subscribe("a")
+        for _ in range(2):
+            with pytest.raises(LogUnavailableError):
+                reader.poll()
+        assert reader.position(A) == 0
 
 
 def test_a_record_that_cannot_be_decoded_is_named_and_can_be_skipped(log: Log, clock: ManualClock):

@@ -7,6 +7,7 @@ from contextlib import suppress
 from itertools import islice
 from typing import Literal
 
+from headrace.errors import StreamsError
 from headrace.log.errors import OffsetOutOfRangeError
 from headrace.log.protocol import Extent, Log, LogRow
 from headrace.model.ids import TopicPartition
@@ -54,7 +55,12 @@ class Fetcher:
         taken: list[Taken] = []
         for i in range(len(order)):
             at = order[(self._turn + i) % len(order)]
-            taken += self._take_from(at, limit - len(taken))
+            try:
+                taken += self._take_from(at, limit - len(taken))
+            except StreamsError:
+                if not taken:
+                    raise
+                break  # what was taken counts; the next look meets the trouble again, if it is still there
         return taken
 
     def _take_from(self, at: TopicPartition, limit: int) -> list[Taken]:
@@ -66,6 +72,11 @@ class Fetcher:
                 self.positions[at] = row[0] + 1
         except OffsetOutOfRangeError:  # removed while it was read: the next look decides where to go on
             del self._open[at]
+            return taken
+        except StreamsError:
+            del self._open[at]
+            if not taken:
+                raise
             return taken
         if len(taken) < limit:  # what follows the last record up to the end was compacted away
             del self._open[at]

@@ -6,7 +6,7 @@ import time
 from collections.abc import Generator, Iterable, Mapping, Sequence
 from typing import Any
 
-from headrace.log.errors import LogUnavailableError, OffsetOutOfRangeError, UnknownTopicError
+from headrace.log.errors import LogBusyError, LogUnavailableError, OffsetOutOfRangeError, UnknownTopicError
 from headrace.log.kafka.clients import Clients, administration, kafka
 from headrace.log.kafka.topics import Topics
 from headrace.log.kafka.trouble import NO_ANSWER, explained, translated
@@ -16,6 +16,7 @@ from headrace.model.ids import TopicPartition
 from headrace.model.record import Headers
 
 _AT_ONCE = 20_000  # records of a chunk, at most
+_ASK_AGAIN = 0.02  # seconds
 _END = kafka.KafkaError._PARTITION_EOF  # noqa: SLF001 - a public name
 # The client takes the time 0 for "now". It is written as -1, which Kafka's own clients show as "no timestamp".
 NO_TIME = -1
@@ -35,16 +36,26 @@ class Reading:
 
     def _extents_of(self, places: Sequence[TopicPartition]) -> dict[TopicPartition, Extent]:
         specs = administration.OffsetSpec
-        first = self._ask(dict.fromkeys(places, specs.earliest()))
-        last = self._ask(dict.fromkeys(places, specs.latest()))
-        with explained("asking for offsets"):
-            return {at: Extent(first[at].result().offset, last[at].result().offset) for at in places}
+        first, last = self._offsets(dict.fromkeys(places, specs.earliest()), dict.fromkeys(places, specs.latest()))
+        return {at: Extent(first[at], last[at]) for at in places}
 
     def ends(self, places: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
         """Up to where readers see records."""
-        asked = self._ask(dict.fromkeys(places, administration.OffsetSpec.latest()))
-        with explained("asking for offsets"):
-            return {at: asked[at].result().offset for at in places}
+        return self._offsets(dict.fromkeys(places, administration.OffsetSpec.latest()))[0]
+
+    def _offsets(self, *wanted: Mapping[TopicPartition, Any]) -> list[dict[TopicPartition, int]]:
+        """Offsets, also when partitions move from broker to broker while one asks."""
+        end = time.monotonic() + self._patience
+        while True:
+            try:
+                with explained("asking for offsets"):
+                    asked = [self._ask(some) for some in wanted]
+                    return [{at: future.result().offset for at, future in some.items()} for some in asked]
+            except LogBusyError:
+                if time.monotonic() > end:
+                    raise
+                time.sleep(_ASK_AGAIN)
+                self._topics.names()  # so that the client learns where partitions are now
 
     def _ask(self, wanted: Mapping[TopicPartition, Any]) -> dict[TopicPartition, Any]:
         """Futures of offsets; the latest one is that up to which transactions have ended."""
@@ -60,13 +71,9 @@ class Reading:
             self._topics.place(at, topic)
         specs = administration.OffsetSpec
         # Below 1 there may be records whose time is written as -1.
-        asked = self._ask({at: specs.for_timestamp(max(at_least, 1)) for at, at_least in times.items()})
+        late = self._offsets({at: specs.for_timestamp(max(at_least, 1)) for at, at_least in times.items()})[0]
         early = self._extents_of([at for at, at_least in times.items() if at_least < 1])
-        found: dict[TopicPartition, int | None] = {}
-        with explained("looking for offsets by time"):
-            for at in times:
-                offset = asked[at].result().offset
-                found[at] = None if offset < 0 else offset
+        found: dict[TopicPartition, int | None] = {at: None if late[at] < 0 else late[at] for at in times}
         found.update({at: extent.earliest if extent.earliest < extent.end else None for at, extent in early.items()})
         return found
 

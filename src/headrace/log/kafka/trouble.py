@@ -24,6 +24,11 @@ _code = kafka.KafkaError
 FENCED = {_code._FENCED, _code.INVALID_PRODUCER_EPOCH, _code.PRODUCER_FENCED}  # noqa: SLF001 - their public names
 NO_ANSWER = {_code._TRANSPORT, _code._ALL_BROKERS_DOWN, _code._TIMED_OUT, _code._RESOLVE}  # noqa: SLF001
 NEW = {_code._UNKNOWN_PARTITION, _code._UNKNOWN_TOPIC}  # noqa: SLF001 - to this client, if others know it
+MOVING = {  # a partition or a group is on its way from one broker to another
+    _code.NOT_LEADER_FOR_PARTITION, _code.LEADER_NOT_AVAILABLE, _code.NOT_COORDINATOR, _code.COORDINATOR_NOT_AVAILABLE,
+    _code.COORDINATOR_LOAD_IN_PROGRESS, _code.REPLICA_NOT_AVAILABLE, _code.OFFSET_NOT_AVAILABLE,
+    _code.UNKNOWN_LEADER_EPOCH, _code.FENCED_LEADER_EPOCH, _code.REQUEST_TIMED_OUT,
+}  # fmt: skip
 _KINDS: dict[int, type[StreamsError]] = {
     _code.UNKNOWN_TOPIC_OR_PART: UnknownTopicError,
     _code._UNKNOWN_TOPIC: UnknownTopicError,  # noqa: SLF001
@@ -35,7 +40,7 @@ _KINDS: dict[int, type[StreamsError]] = {
     _code.GROUP_ID_NOT_FOUND: UnknownGroupError,
     _code.NON_EMPTY_GROUP: GroupInUseError,
     _code.INVALID_CONFIG: ConfigError,
-    _code.REQUEST_TIMED_OUT: LogBusyError,
+    **dict.fromkeys(MOVING, LogBusyError),
     **dict.fromkeys(FENCED, FencedError),
 }
 _REFUSALS = {
