@@ -56,7 +56,7 @@ class Application:
         **options: Any,
     ) -> None:
         settings = configuration(application_id, config, options, guarantee=guarantee, commit_interval=commit_interval)
-        self.application_id = application_id
+        self.application_id, self.topology = application_id, topology
         self.setup = Setup(
             application_id=application_id,
             graph=topology.graph(),

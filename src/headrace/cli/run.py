@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -13,8 +14,12 @@ from headrace.app import Application
 from headrace.cli.engine import start_spark
 from headrace.cli.loading import load
 from headrace.cli.printing import WrongUsage, err, pairs, say
+from headrace.cli.watching import Host, Insecure, Port, Token
 from headrace.config.properties import read_properties
+from headrace.query.follower import Follower
 from headrace.topology.builder import Topology
+from headrace.web.board import Board
+from headrace.web.server import Server
 
 Target = Annotated[
     str, typer.Argument(metavar="MODULE:ATTRIBUTE", help="An Application or a Topology, or a function that makes one.")
@@ -31,6 +36,11 @@ def run(
     state_dir: Annotated[str | None, typer.Option(help="Of a topology: where copies of the state lie.")] = None,
     config: Annotated[Path | None, typer.Option(help="Of a topology: a .properties file.")] = None,
     settings: Annotated[list[str] | None, typer.Option("--set", help="Of a topology: key=value, wins.")] = None,
+    web: Annotated[bool, typer.Option("--web", help="Serve the dashboard and the stores while it runs.")] = False,
+    host: Host = "127.0.0.1",
+    port: Port = 8089,
+    token: Token = None,
+    insecure: Insecure = False,
     verbose: Annotated[bool, typer.Option("--verbose", help="Show what Spark says while it starts.")] = False,
 ) -> None:
     """Run an application on Spark, until Ctrl-C or SIGTERM."""
@@ -47,9 +57,20 @@ def run(
         with err().status(f"{app.application_id} is processing what is there …"):
             app.run_available()
         return
-    say(f"{app.application_id} is running. Ctrl-C ends it.")
-    app.run()
+    with _served(app, host, port, token, insecure=insecure) if web else nullcontext() as server:
+        say(f"{app.application_id} is running{f', see {server.url}' if server else ''}. Ctrl-C ends it.")
+        app.run()
     say(f"{app.application_id} has stopped.")
+
+
+def _served(app: Application, host: str, port: int, token: str | None, *, insecure: bool) -> Server:
+    setup = app.setup
+    board = Board(
+        follower=Follower.open(setup.checkpoint, setup.graph, setup.config),
+        observed=app,
+        topology=app.topology.describe(),
+    )
+    return Server(board, host=host, port=port, token=token, insecure=insecure)
 
 
 def _ready(app: Application, target: str, given: Mapping[str, Any]) -> Application:
