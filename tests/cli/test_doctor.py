@@ -7,6 +7,7 @@ import sys
 import pytest
 
 from headrace.cli import checks
+from headrace.spark.java import install_java
 
 DEBIAN_12 = 'ID=debian\nVERSION_ID="12"'
 
@@ -44,13 +45,13 @@ def test_an_old_java_is_refused_with_the_command_that_installs_one(headrace, tmp
     monkeypatch.setenv("JAVA_HOME", str(java(tmp_path / "java", version)))
     outcome = headrace("doctor")
     assert outcome.code == 1
-    assert f"fail  Java: {found}, {tmp_path}/java/bin/java: too old → {checks.install_java()}" in outcome.out
+    assert f"fail  Java: {found}, {tmp_path}/java/bin/java: too old → {install_java()}" in outcome.out
 
 
 def test_a_missing_java_is_said(monkeypatch, tmp_path):
     monkeypatch.delenv("JAVA_HOME", raising=False)
     monkeypatch.setenv("PATH", str(tmp_path))
-    assert checks.java() == checks.Check("Java", "fail", "none", checks.install_java())
+    assert checks.java() == checks.Check("Java", "fail", "none", install_java())
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
     assert checks.java().found == f"none in JAVA_HOME, {tmp_path}"
 
@@ -67,7 +68,7 @@ def test_a_missing_java_is_said(monkeypatch, tmp_path):
     ],
 )
 def test_java_is_installed_as_the_system_does_it(system, release, command):
-    assert checks.install_java(system, release) == command
+    assert install_java(system, release) == command
 
 
 def test_an_old_python_is_refused():

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import os
 import re
 import shutil
 import socket
-import subprocess
 import sys
 import tempfile
 from importlib.metadata import PackageNotFoundError, version
@@ -15,10 +13,10 @@ from typing import Literal, NamedTuple
 
 from headrace.errors import StreamsError
 from headrace.log import open_log
+from headrace.spark.java import find_java
 
-OLDEST_PYTHON, OLDEST_JAVA, OLDEST_SPARK = (3, 11), 17, (4, 3)
+OLDEST_PYTHON, OLDEST_SPARK = (3, 11), (4, 3)
 _ROOM, _LITTLE_ROOM = 1 << 30, 100 << 20  # bytes: enough for a while; soon full
-_RELEASE = Path("/etc/os-release")
 
 
 class Check(NamedTuple):
@@ -38,49 +36,11 @@ def python(release: tuple[int, ...] = tuple(sys.version_info[:3])) -> Check:
 
 
 def java() -> Check:
-    """The one that Spark would start: of JAVA_HOME, else the first on the path."""
-    home = os.environ.get("JAVA_HOME")
-    command = str(Path(home, "bin", "java")) if home else shutil.which("java")
-    if command is None or not Path(command).exists():
-        what = f"none in JAVA_HOME, {home}" if home else "none"
-        return Check("Java", "fail", what, install_java())
-    try:
-        told = subprocess.run([command, "-version"], capture_output=True, text=True, timeout=30, check=False)  # noqa: S603
-    except (OSError, subprocess.TimeoutExpired) as error:
-        return Check("Java", "fail", f"{command} does not answer: {error}", install_java())
-    number = re.search(r'version "(?:1\.)?(\d+)[^"]*"', told.stderr)
-    if number is None:
-        return Check("Java", "fail", f"{command} does not say its version", install_java())
-    shown = f"{number[0].removeprefix('version ')[1:-1]}, {command}"
-    if int(number[1]) < OLDEST_JAVA:
-        hint = "; and let JAVA_HOME name it, or unset it" if home else ""
-        return Check("Java", "fail", f"{shown}: too old", install_java() + hint)
-    return Check("Java", "ok", shown)
-
-
-def install_java(system: str = sys.platform, release: str | None = None) -> str:
-    """The command that installs Java.
-
-    >>> install_java("darwin"), install_java("linux", "ID=fedora")
-    ('brew install openjdk@17', 'dnf install -y java-21-openjdk-headless')
-    """
-    if system == "darwin":
-        return "brew install openjdk@17"
-    if system == "win32":
-        return "winget install EclipseAdoptium.Temurin.17.JRE"
-    text = (_RELEASE.read_text() if _RELEASE.exists() else "") if release is None else release
-    families = {word for line in re.findall(r'^ID(?:_LIKE)?="?([^"\n]*)', text, re.MULTILINE) for word in line.split()}
-    if families & {"fedora", "rhel", "centos"}:
-        return "dnf install -y java-21-openjdk-headless"
-    if families & {"alpine"}:
-        return "apk add openjdk17-jre-headless"
-    if families & {"arch"}:
-        return "pacman -S --noconfirm jre17-openjdk-headless"
-    if families & {"suse", "opensuse"}:
-        return "zypper install -y java-17-openjdk-headless"
-    newest = re.search(r'^VERSION_ID="?(\d+)', text, re.MULTILINE)
-    is_new = "ID=debian" in text and newest is not None and int(newest[1]) >= 13  # has no 17 any more
-    return f"apt-get install -y openjdk-{21 if is_new else 17}-jre-headless"
+    """The one that Spark would start."""
+    java = find_java()
+    if java.trouble is None:
+        return Check("Java", "ok", java.shown)
+    return Check("Java", "fail", java.shown, java.remedy)
 
 
 def pyspark() -> Check:
