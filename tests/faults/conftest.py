@@ -8,7 +8,7 @@ import random
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -47,7 +47,7 @@ def chance(seed: str, request: pytest.FixtureRequest) -> random.Random:
 
 
 @pytest.fixture
-def ground(tmp_path: Path) -> Iterator[type[Ground]]:
+def ground(tmp_path: Path) -> Iterator[Callable[..., Ground]]:
     """Makes grounds in a directory of the test; whatever their lives leave is ended."""
     made: list[Ground] = []
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import os
 import select
 import signal
@@ -25,7 +26,7 @@ from tests.faults.killing import Kill
 from tests.faults.life import Scene
 
 ROOT = Path(__file__).parents[2]
-PATIENCE = 180  # seconds; only a run that hangs waits for so long
+PATIENCE = 600  # seconds; only a run that hangs waits for so long
 Row = tuple[int, bytes | None, bytes | None, int, Any]
 
 
@@ -41,6 +42,13 @@ class Ground:
             self.program.begin(log)
         self.fed = self.program.lines
 
+    def moved(self, folder: Path) -> Ground:
+        """The same at another place, where its files are already."""
+        other = copy.copy(self)
+        other.folder, other.lives = folder, []
+        other.scene = msgspec.structs.replace(self.scene, folder=str(folder))
+        return other
+
     def log(self) -> FileLog:
         return FileLog(self.folder / "log", clean_every=None)
 
@@ -52,6 +60,11 @@ class Ground:
         path.write_bytes(msgspec.json.encode(msgspec.structs.replace(self.scene, kills=list(kills), life=number)))
         self.lives.append(Life(["-m", "tests.faults.life", str(path)], path.parent, environment or {}))
         return self.lives[-1]
+
+    def run(self, **changes: Any) -> None:
+        """Runs in this process until nothing is left to do."""
+        with msgspec.structs.replace(self.scene, **changes).application() as app:
+            app.drain(PATIENCE)
 
     def feed(self, count: int) -> None:
         """Writes more input."""

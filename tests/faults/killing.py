@@ -7,7 +7,7 @@ import signal
 from pathlib import Path
 from typing import NamedTuple
 
-DRIVER, WORKER, EXECUTOR = "driver", "worker", "executor"
+DRIVER, HOME, WORKERS, EXECUTOR, HANG = "driver", "home", "workers", "executor", "hang"
 
 
 class Kill(NamedTuple):
@@ -32,13 +32,23 @@ class Killer:
     def land(self, number: int, kill: Kill) -> None:
         if not once(self.folder / f"landed-{number}"):
             return
-        match kill.whom:
-            case "driver":
-                os.kill(self.driver, signal.SIGKILL)
-            case "worker":
-                os.kill(os.getpid(), signal.SIGKILL)
+        signal_ = signal.SIGSTOP if kill.whom == HANG else signal.SIGKILL
+        for process in self.victims(kill.whom):
+            os.kill(process, signal_)
+
+    def victims(self, whom: str) -> list[int]:
+        """Tasks run in a home, which is in the process group of Spark's worker daemon, a child of the executor."""
+        match whom:
+            case "driver" | "hang":
+                return [self.driver]
+            case "home":
+                return [os.getpid()]
+            case "workers":
+                return [process for process in processes() if parent_of(process) == os.getpgrp()]
             case _:
-                os.kill(grandparent(), signal.SIGKILL)
+                executor = parent_of(os.getpgrp())
+                assert Path(f"/proc/{executor}/comm").read_text() == "java\n"
+                return [executor]
 
 
 def counted(file: Path) -> int:
@@ -59,6 +69,13 @@ def once(file: Path) -> bool:
     return True
 
 
-def grandparent() -> int:
-    """A worker is a child of a daemon, which is a child of the executor."""
-    return int(Path(f"/proc/{os.getppid()}/stat").read_text().rpartition(")")[2].split()[1])
+def processes() -> list[int]:
+    return [int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit()]
+
+
+def parent_of(process: int) -> int:
+    """0 if there is no such process any more."""
+    try:
+        return int(Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[1])
+    except OSError:
+        return 0

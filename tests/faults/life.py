@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import sys
+import threading
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +13,7 @@ import msgspec
 from pyspark import SparkContext
 
 from headrace.app import Application
+from headrace.commit.errors import AlreadyRunningError
 from headrace.spark.session import session
 from tests.faults import programs
 from tests.faults.killing import Kill, Killer
@@ -26,6 +29,7 @@ class Scene(msgspec.Struct):
     checkpoint: str = ""
     master: str = ""
     tables: list[str] = []  # stores to be read at the end
+    patient: bool = False  # waits until the one before may be followed
     life: int = 0
 
     def application(self, spark: Any = None) -> Application:
@@ -43,11 +47,25 @@ def main(path: str) -> None:
     scene = msgspec.json.decode(Path(path).read_bytes(), type=Scene)
     stop_what_a_dead_driver_left()
     spark = session(scene.master) if scene.master else session()
-    with scene.application(spark) as app:
+    app = scene.application(spark)
+    start(app, scene.patient)
+    with closing(app):
         app.drain()
         tables = {name: [(key, plain(value)) for key, value in app.store(name).all()] for name in scene.tables}
     Path(path).with_name("tables").write_bytes(msgspec.json.encode(tables))
     spark.stop()
+
+
+def start(app: Application, patient: bool) -> None:
+    """Somebody who is patient tries until the instance before is silent for long enough."""
+    pause = threading.Event()
+    while True:
+        try:
+            return app.start()
+        except AlreadyRunningError:
+            if not patient:
+                raise
+            pause.wait(0.1)
 
 
 def plain(value: Any) -> Any:

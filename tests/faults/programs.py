@@ -35,14 +35,14 @@ class Program(NamedTuple):
             log.append([(TopicPartition("lines", part), records)])
 
 
-def count_words() -> Topology:
+def count_words(window: int = 50) -> Topology:
     """Two levels, both of which write to one topic, and a window store."""
     builder = StreamsBuilder()
     lines = builder.stream("lines", **TEXTS)
     lines.map_values(str.upper).to("out", **TEXTS)
     words = lines.flat_map_values(str.split).group_by(lambda _, word: word, **TEXTS)
     words.count(store="counts").to_stream().map_values(str).to("out", **TEXTS)
-    words.windowed_by(TimeWindows.of(50)).count(store="windows")
+    words.windowed_by(TimeWindows.of(window)).count(store="windows")
     return builder.build()
 
 
@@ -86,4 +86,5 @@ def line(number: int) -> str:
 
 
 WORDS = Program(count_words, 60)
+OTHER = Program(lambda: count_words(70), 60)
 MANY = Program(watch_words, 30, partitions=3, config={})

@@ -22,7 +22,7 @@ from headrace.commit.steps import (
     TASK_RUN,
 )
 from tests.faults.ground import Ground, gone
-from tests.faults.killing import EXECUTOR, WORKER, Kill
+from tests.faults.killing import EXECUTOR, HOME, WORKERS, Kill
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
@@ -72,9 +72,10 @@ def test_what_a_killed_driver_leaves_running_does_no_harm_and_ends(ground, undis
 def test_workers_that_are_killed_in_their_tasks_are_replaced(ground, jvm, undisturbed):
     place = ground("WORDS", config=SMALL, master="local[2,4]")
     moments = [f"before {TASK_RUN}", f"after {TASK_RUN}", f"after {DELTA_WRITTEN}", f"after {RECEIPT}"]
-    life = place.live(*(Kill(moment, 5 + 6 * n, WORKER) for n, moment in enumerate(moments)), environment=jvm)
+    kills = [Kill(moment, 5 + 6 * n, HOME if n % 2 else WORKERS) for n, moment in enumerate(moments)]
+    life = place.live(*kills, environment=jvm)
     life.ends_well()
-    assert life.landed() == len(moments)
+    assert life.landed() == len(kills)
     assert (place.outputs(), place.stores()) == undisturbed
 
 

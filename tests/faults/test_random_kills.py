@@ -11,7 +11,7 @@ import pytest
 
 from headrace.commit.steps import BATCH, DELIVERY, DELTA_WRITTEN, MARKER, MERGE, PURGE, RECEIPT, TASK_RUN
 from tests.faults.ground import Ground, by_key
-from tests.faults.killing import DRIVER, WORKER, Kill
+from tests.faults.killing import DRIVER, HOME, WORKERS, Kill
 from tests.faults.programs import line
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
@@ -27,7 +27,7 @@ def kills_of_a_life(chance: random.Random) -> list[Kill]:
     ends = [Kill(f"{chance.choice(['before', 'after'])} {name}", chance.randrange(1, 4 if few else 15), DRIVER)]
     for _ in range(chance.randrange(3)):
         moment = f"{chance.choice(['before', 'after'])} {chance.choice(IN_WORKERS)}"
-        ends.append(Kill(moment, chance.randrange(1, 12), WORKER))
+        ends.append(Kill(moment, chance.randrange(1, 12), chance.choice([HOME, WORKERS])))
     return ends
 
 

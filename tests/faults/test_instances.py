@@ -1,0 +1,29 @@
+"""Two instances of an application on Spark: one that hangs, is followed, and wakes up again can do no harm."""
+
+from __future__ import annotations
+
+import os
+import signal
+
+import pytest
+
+from headrace.commit.steps import MANIFEST
+from tests.faults.killing import HANG, Kill
+
+pytestmark = [pytest.mark.spark, pytest.mark.slow]
+
+SMALL = {"batch.max.records": 5}
+
+
+def test_one_that_hangs_beyond_its_lease_cannot_commit_when_it_wakes_up(ground, jvm):
+    whole = ground("WORDS", name="whole")
+    whole.live(environment=jvm).ends_well()
+    place = ground("WORDS", config=SMALL, patient=True)
+    zombie = place.live(Kill(f"before {MANIFEST}", 3, HANG))
+    _, status = os.waitpid(zombie.process.pid, os.WUNTRACED)
+    assert os.WIFSTOPPED(status)
+    place.live(environment=jvm).ends_well()
+    os.kill(zombie.process.pid, signal.SIGCONT)
+    assert zombie.end() == 1
+    assert "another instance has taken over" in zombie.said
+    assert (place.outputs(), place.stores()) == (whole.outputs(), whole.stores())
