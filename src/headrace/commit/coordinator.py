@@ -57,6 +57,7 @@ class World:
     me: Holder = field(default_factory=this_process)
     gone: Callable[[Holder, Holder], bool] = is_gone
     at_step: AtStep = unobserved
+    delivered: Callable[[Mapping[TopicPartition, int]], None] = lambda positions: None  # told after every batch
 
 
 class Coordinator:
@@ -66,10 +67,10 @@ class Coordinator:
     """
 
     def __init__(
-        self, storage: Storage, log: Target, ownership: Ownership, draft: Draft, habits: Habits, at_step: AtStep
+        self, storage: Storage, log: Target, ownership: Ownership, draft: Draft, habits: Habits, world: World
     ) -> None:
         self._storage, self._log, self._ownership = storage, log, ownership
-        self._draft, self._habits, self._at_step = draft, habits, at_step
+        self._draft, self._habits, self._at_step, self._world = draft, habits, world.at_step, world
         # The marker first, then the manifests: these are never behind it, whoever else may still be at work.
         self._delivery = Delivery(log, draft.application, exactly_once=habits.exactly_once, at_step=self._at_step)
         self.ledger = recovery.recover(storage, habits.keep)
@@ -103,7 +104,7 @@ class Coordinator:
         draft = Draft(checkpoint=checkpoint, application=application, epoch=ownership.epoch)
         coordinator = None
         try:
-            coordinator = cls(storage, log, ownership, draft, habits, world.at_step)
+            coordinator = cls(storage, log, ownership, draft, habits, world)
             coordinator._take_over(fingerprint, topics or {}, positions or {})
         except Exception:
             if coordinator is not None:
@@ -244,7 +245,13 @@ class Coordinator:
                 return data[piece.offset : piece.offset + piece.size]
             return read_piece(self._storage, piece, what)
 
-        self._deliveries.submit(lambda: self._delivery.deliver(number, outboxes, read))
+        positions = dict(self.ledger.positions)
+
+        def deliver() -> None:
+            self._delivery.deliver(number, outboxes, read)
+            self._world.delivered(positions)
+
+        self._deliveries.submit(deliver)
 
     def _keep_up(self, tasks: Iterable[TaskId], *, clean: bool) -> None:
         self.ledger.delivered(self._delivery.last)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
+from headrace.commit.ledger import Ledger
 from headrace.commit.steps import AtStep, unobserved
 from headrace.config import Config
 from headrace.model.ids import TaskId
@@ -30,6 +31,7 @@ class Job:
     checkpoint: str  # where it is
     state: str  # the local directory
     checkpoint_id: str = ""
+    topics: Mapping[str, str] = field(default_factory=dict[str, str])  # ids: a topic that is made anew is another one
     slots: int = 1  # Spark partitions of every level
     at_step: AtStep = unobserved  # told of every step, in whichever process it is taken
 
@@ -54,9 +56,10 @@ class Job:
     def stores_of(self, number: int) -> set[str]:
         return {store for node in self.nodes_of(number) for store in self.graph.node_stores[node]}
 
-    def placed(self, checkpoint_id: str, slots: int) -> Job:
+    def placed(self, ledger: Ledger, slots: int) -> Job:
         """The job once it is known which checkpoint it lives from, and how many tasks can run at once."""
-        return replace(self, checkpoint_id=checkpoint_id, slots=max(1, min(slots, sum(self.tasks.values()))))
+        slots = max(1, min(slots, sum(self.tasks.values())))
+        return replace(self, checkpoint_id=ledger.checkpoint, topics=dict(ledger.topics), slots=slots)
 
     @cached_property
     def _slots(self) -> dict[TaskId, int]:

@@ -3,9 +3,10 @@
 
 from __future__ import annotations
 
+import logging
 import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import cached_property
 from typing import Any
 
@@ -16,7 +17,7 @@ from headrace.commit.storage import Storage, open_storage
 from headrace.errors import ConfigError, StreamsError
 from headrace.log.creating import Creating
 from headrace.log.open import open_log
-from headrace.model.ids import TaskId
+from headrace.model.ids import TaskId, TopicPartition
 from headrace.model.partitioner import partition_of
 from headrace.plan.copartition import partition_counts, task_counts
 from headrace.plan.cut import plan
@@ -31,6 +32,7 @@ from headrace.spark.setup import Setup
 from headrace.spark.shipping import is_local
 from headrace.spark.topics import first_positions, prepare_topics, topics_read
 
+_log = logging.getLogger(__name__)
 LOOK = 1.0  # seconds between two looks at which topics there are
 
 
@@ -51,7 +53,7 @@ class Run:
         job = self._planned(storage)
         self.coordinator = self._coordinator(storage, job)
         slots = min(setup.config.num_stream_threads or 2**31, spark.sparkContext.defaultParallelism)
-        self.job = job.placed(self.coordinator.ledger.checkpoint, slots)
+        self.job = job.placed(self.coordinator.ledger, slots)
         self._looked = time.monotonic()
         self._heart = Heart(self.coordinator.beat)  # Spark may take longer to begin than the lease lasts
         self._host: Host | None = None
@@ -108,8 +110,16 @@ class Run:
             topics={name: self._log.topic(name).id for name in self.topics},
             positions=first_positions(self._log, setup.graph, setup.config, self.topics),
             habits=Habits(exactly_once=setup.config.processing_guarantee == "exactly_once"),
-            world=World(at_step=setup.at_step),
+            world=World(at_step=setup.at_step, delivered=self._tell_group),
         )
+
+    def _tell_group(self, positions: Mapping[TopicPartition, int]) -> None:
+        """Lets Kafka's tools see how far the application is, and another one go on there: its consumer group."""
+        if self._setup.log.startswith("kafka:"):
+            try:
+                self._log.commit(self._setup.application_id, positions)
+            except StreamsError as error:
+                _log.warning("the consumer group is not up to date: %s", error)
 
     # -------------------------------------------------------------------------------------------------- while it runs
     def look(self) -> bool:
@@ -122,7 +132,7 @@ class Run:
             return True
         self._looked = time.monotonic()
         topics = self._log.topics()
-        read = topics_read(self._setup.graph, topics)
+        read = topics_read(self._setup.graph, self._setup.application_id, topics)
         return {name: topics[name].partitions for name in read & topics.keys()} == self._partitions
 
     def settled(self) -> bool:

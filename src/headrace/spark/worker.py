@@ -160,7 +160,8 @@ class Workshop:
     def _read(self, range_: wire.Range) -> Iterator[Row]:
         """Rows of the log; a row's order is the largest timestamp so far in its range, then its place."""
         largest, topic, partition = -1, range_.topic, range_.partition
-        for chunk in self.log.read(TopicPartition(topic, partition), range_.start, range_.end):
+        at = TopicPartition(topic, partition)
+        for chunk in self.log.read(at, range_.start, range_.end, topic_id=self.job.topics.get(topic)):
             for offset, key, value, timestamp, headers in chunk.rows():
                 largest = max(largest, timestamp)
                 yield topic, partition, offset, key, value, timestamp, headers, (largest, topic, partition, offset)
