@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import lru_cache
 from itertools import accumulate
 from typing import Any, NamedTuple
 
@@ -46,6 +47,9 @@ class Section(NamedTuple):
     orders: tuple[int, bytes]  # their length, and they themselves, compressed
 
 
+# Hashing a key takes longer than all the rest, and most keys come again in the next batch.
+known_partition = lru_cache(131_072)(partition_of)
+
 _encode = msgspec.msgpack.Encoder().encode
 _decode_sections = msgspec.msgpack.Decoder(list[Section]).decode
 _decode_orders = msgspec.msgpack.Decoder(list[Order]).decode
@@ -66,7 +70,6 @@ def encode_outbox(outputs: Sequence[Output], partitions: Partitions, home: int =
 def _by_place(outputs: Sequence[Output], partitions: Partitions, home: int) -> dict[Place, list[Output]]:
     found: defaultdict[Place, list[Output]] = defaultdict(list)
     counts: dict[str, int | None] = {}
-    chosen: dict[tuple[str, bytes | None], int | None] = {}  # hashing a key takes longer than all the rest
     for row in outputs:
         topic, partition, key, *_ = row
         if partition is None:
@@ -78,9 +81,7 @@ def _by_place(outputs: Sequence[Output], partitions: Partitions, home: int) -> d
             elif count is not None and key is None:
                 partition = home % count
             elif count is not None:
-                partition = chosen.get((topic, key), -1)
-                if partition == -1:
-                    partition = chosen[topic, key] = partition_of(key, count)
+                partition = known_partition(key, count)
         found[topic, partition].append(row)
     return found
 

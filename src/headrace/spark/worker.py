@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Iterable, Iterator, Sequence
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
 from headrace.commit.chain import read_delta
 from headrace.commit.handing import Attempt, Yield, hand_back
 from headrace.commit.ledger import read_ledger
-from headrace.commit.outbox import decode_rows, encode_rows
+from headrace.commit.outbox import decode_rows, encode_rows, known_partition
 from headrace.commit.pieces import read_piece
 from headrace.commit.receipt import encode_receipt, new_attempt
 from headrace.commit.restore import READY, LmdbHome, MemoryHome, restore
@@ -21,12 +22,11 @@ from headrace.log.open import open_log
 from headrace.log.packing import record_length
 from headrace.log.parcels import check_length
 from headrace.model.ids import TaskId, TopicPartition
-from headrace.model.partitioner import partition_of
 from headrace.runtime.alignment import Input
 from headrace.runtime.batch import Output, Result, Row
 from headrace.runtime.task import Surroundings, Task
 from headrace.spark import wire
-from headrace.spark.home import Homes, Message
+from headrace.spark.home import Handler, Homes, Message
 from headrace.spark.job import Job
 from headrace.spark.shipping import failed, load_job, located
 from headrace.state.engine import Version
@@ -40,10 +40,17 @@ def run_slot(job: str, slot: int, orders: bytes, rows: Sequence[bytes]) -> list[
     """Has orders carried out at the home of a slot; `job` is where the job can be loaded from."""
     if job not in HOMES:
         path = located(job)
-        HOMES[job] = Homes(job, path.exists, lambda: Workshop(load_job(job)).handle)
+        HOMES[job] = Homes(job, path.exists, lambda: workshop(job))
         gc.collect()
         gc.freeze()  # Spark's daemon collects garbage after every task: 50-80 ms, else
     return HOMES[job].ask(slot, orders, rows)
+
+
+def workshop(job: str) -> Handler:
+    """What a home does its work with."""
+    # A batch makes many objects that live until its end: by default a quarter of its time is spent looking at them.
+    gc.set_threshold(100_000, 20, 20)
+    return Workshop(load_job(job)).handle
 
 
 class Workshop:
@@ -151,7 +158,7 @@ class Workshop:
         version, clock = attempt.version, orders.clock
         if order.stage == self.job.global_stage or self.job.plan.stages[order.stage].inputs or len(order.ranges) < 2:
             read = [row for range_ in order.ranges for row in self._read(range_)]
-            rows = [*carried, *sorted([*received, *read], key=lambda row: row[7])]
+            rows = [*carried, *sorted([*received, *read], key=itemgetter(7))]
             result = task.run(rows, clock=clock, version=version)
             return result, {TopicPartition(r.topic, r.partition): r.end for r in order.ranges}
         inputs = {TopicPartition(r.topic, r.partition): Input(self._read(r), r.more, r.end) for r in order.ranges}
@@ -183,7 +190,7 @@ class Workshop:
                 continue
             stage, count = route
             if partition is None:
-                partition = partition_of(key, count)
+                partition = known_partition(key, count)
             target = TaskId(stage, origin.partition % count if partition is None else partition)
             row: Row = (topic, target.partition, sequence, key, value, timestamp, headers, order)
             (sent if self.job.level_of(target) > level else carried).setdefault(target, []).append(row)

@@ -30,26 +30,23 @@ class Inlet(NamedTuple):
 def inlet(
     node: Source, key: Serde, value: Serde, extract: TimestampExtractor, env: Env, failures: Failures, emit: Emit
 ) -> Inlet:
-    decode_key, decode_value, name = key.decode, value.decode, node.name
+    decode_key, decode_value, name, as_it_is = key.decode, value.decode, node.name, extract is RECORD
 
-    def decode(row: Row) -> Decoded | None:
-        _, _, _, raw_key, raw_value, timestamp, _, _ = row
+    def read(row: Row) -> Decoded | None:
+        _, _, _, raw_key, raw_value, timestamp, headers, _ = row
         part = "key"
         try:
             key = None if raw_key is None else decode_key(raw_key)
             part = "value"
-            return key, None if raw_value is None else decode_value(raw_value), timestamp
+            value = None if raw_value is None else decode_value(raw_value)
         except Exception as error:  # noqa: BLE001 -- a serde of the user's may raise anything
             failures.deserialization(name, part, error)
             return None
+        if timestamp < 0 and as_it_is:
+            RECORD(Record(key, value, timestamp, headers), -1)  # refuses it
+        return key, value, timestamp
 
-    def read(row: Row) -> Decoded | None:
-        decoded = decode(row)
-        if decoded is not None and decoded[2] < 0:
-            RECORD(Record(*decoded, row[6]), -1)  # refuses it
-        return decoded
-
-    return Inlet(name, read if extract is RECORD else read_and_extract(name, decode, extract, env), emit)
+    return Inlet(name, read if as_it_is else read_and_extract(name, read, extract, env), emit)
 
 
 def read_and_extract(
