@@ -19,7 +19,7 @@ from headrace.model.ids import TaskId
 from headrace.query.position import Position, QueryResult
 from headrace.query.queries import Query
 from headrace.query.status import Observation
-from headrace.spark.life import State, ended_by_signals
+from headrace.spark.life import QueryStoppedError, State, ended_by_signals
 from headrace.spark.setup import Setup, configuration, log_address, state_directory
 from headrace.topology.builder import Topology
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 LOOK = 0.25  # seconds between two looks at how a run is doing
-RERUNS = 5  # runs in a row that end because Spark ran part of a stage again
+RERUNS = 5  # runs in a row that end because of Spark, without a batch in between
 
 
 class Application:
@@ -170,7 +170,7 @@ class Application:
                 if not self._running().look():
                     self._reopen()
                 reruns = reruns if number == self._running().coordinator.number else 0
-            except StageRerunError as error:
+            except (StageRerunError, QueryStoppedError) as error:
                 reruns += 1
                 _log.warning("%s", error)
                 self._try_again(error, reruns)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 from headrace import StreamsBuilder, Topology, serde
 from headrace.config import Config
@@ -24,19 +25,23 @@ def rekeyed_join() -> Topology:
     return builder.build()
 
 
-def planned(folder: Path, at_most: int, **times: list[int]) -> list[Ends]:
-    """What is read of topics of one partition with records at these times, from their beginning."""
+def planned(folder: Path, at_most: int, **times: Any) -> list[Ends]:
+    """What is read of topics with records at these times, in one partition or several, from their beginning."""
     address, graph = f"file:{folder}/log", rekeyed_join().graph()
-    log = open_log(address)
-    for topic, some in times.items():
-        log.create_topic(topic)
-        if some:
-            log.append([(TopicPartition(topic, 0), Records([b"k"] * len(some), [b"v"] * len(some), some))])
+    log, positions = open_log(address), []
+    for topic, given in times.items():
+        parts = [given] if not given or isinstance(given[0], int) else given
+        log.create_topic(topic, len(parts))
+        for partition, some in enumerate(parts):
+            positions.append((topic, partition, 0))
+            if some:
+                records = Records([b"k"] * len(some), [b"v"] * len(some), some)
+                log.append([(TopicPartition(topic, partition), records)])
     config = Config.of({"batch.max.records": at_most})
     job = Job("app", graph, plan(graph), config, {}, {}, address, "", "")
     control = Control(
         number=0,
-        positions=[(topic, 0, 0) for topic in times],
+        positions=positions,
         versions=[],
         carried=[],
         due=[],
@@ -69,3 +74,8 @@ def test_a_topic_without_anything_old_enough_waits(tmp_path: Path):
 def test_the_backlog_of_one_topic_does_not_hold_up_another_that_it_never_meets(tmp_path: Path):
     ends = planned(tmp_path, 2, events=[1, 2, 3], table=[], elsewhere=[100, 200])
     assert ends == [("events", 0, 0, 2, True), ("elsewhere", 0, 0, 2, False)]
+
+
+def test_partitions_whose_rows_meet_in_a_deeper_task_are_read_together(tmp_path: Path):
+    ends = planned(tmp_path, 2, events=[[10, 20, 30], [11, 31]], table=[])
+    assert ends == [("events", 0, 0, 2, True), ("events", 1, 0, 1, True)]

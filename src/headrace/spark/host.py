@@ -15,10 +15,10 @@ from pyspark.sql import DataFrame, SparkSession
 
 from headrace.commit.coordinator import Coordinator
 from headrace.commit.receipt import Receipt, decode_receipt
-from headrace.errors import StreamsError
 from headrace.spark import wire
 from headrace.spark.control import control_of, write_control
 from headrace.spark.job import Job
+from headrace.spark.life import QueryStoppedError
 from headrace.spark.session import own_session
 from headrace.spark.shipping import error_of, ship
 from headrace.spark.source import Source, level_function
@@ -103,7 +103,7 @@ class Host:
             raise self._failed
         if not self._query.isActive and not self._stopping:
             error = self._query.exception()
-            raise StreamsError(f"Spark has stopped the query: {error}") from error
+            raise QueryStoppedError(f"Spark has stopped the query: {error}") from error
 
     # ------------------------------------------------------------------------------------------ pausing, stopping
     def pause(self, paused: bool) -> None:

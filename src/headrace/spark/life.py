@@ -9,6 +9,14 @@ from contextlib import contextmanager
 from enum import StrEnum
 from types import FrameType
 
+from headrace.errors import StreamsError
+
+
+class QueryStoppedError(StreamsError):
+    """Spark has stopped the query: nothing is lost, and it may be started again."""
+
+    retriable = True
+
 
 class State(StrEnum):
     """Kafka Streams' states of an application."""

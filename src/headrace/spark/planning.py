@@ -1,8 +1,9 @@
 """Which records come next: the ranges of the log for a batch.
 
-A task that reads several partitions of the log keeps them in the order of time by itself. One that reads the log beside
-rows which other tasks send it in the same batch cannot: what it was sent it must take. So topics that meet in such a
-task are planned together: none of them is read past the first record that another one has to leave for later.
+A task that reads several partitions of the log keeps them in the order of time by itself. One that gets rows from other
+tasks cannot: what it was sent it must take, and if one partition ran ahead of another, the rows of the other would be
+late. So partitions that meet in such a task are planned together: none of them is read past the first record that
+another one has to leave for later.
 """
 
 from __future__ import annotations
@@ -93,11 +94,11 @@ class Planner:
 
 
 def meeting_topics(job: Job) -> list[set[str]]:
-    """Topics of the log, or patterns of them, that meet in a stage which also gets rows from other stages."""
+    """Topics of the log, or patterns of them, that meet in a stage which gets rows from other stages."""
     return [
         {topic for source in feeding(job, number) for topic in topics_of(job, source)}
         for number, stage in job.plan.stages.items()
-        if stage.inputs and topics_of(job, number)
+        if stage.inputs
     ]
 
 
