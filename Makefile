@@ -2,7 +2,7 @@
 # make check      formatting, lint, types, layers and sizes
 # make test-fast  the tests that need neither Spark nor a broker
 # make test       everything
-# make bench      records per second of one core
+# make bench      records per second: of one core, and on Spark beside Spark's own ways
 
 PYTHON ?= python3
 BIN := .venv/bin
@@ -45,8 +45,9 @@ test-fast: $(INSTALLED)
 test: java check
 	$(BIN)/python -m pytest -q -n 2
 
-bench: $(INSTALLED)
+bench: $(INSTALLED) java
 	$(BIN)/python benchmarks/core.py
+	$(BIN)/python benchmarks/engine.py
 
 clean:
 	rm -rf .venv build dist .pytest_cache .ruff_cache .hypothesis

@@ -5,11 +5,9 @@ from __future__ import annotations
 
 import secrets
 import shutil
-import tempfile
 import threading
 import time
 from collections.abc import Callable
-from pathlib import Path
 
 from pyspark.sql import DataFrame, SparkSession
 
@@ -17,6 +15,7 @@ from headrace.commit.coordinator import Coordinator
 from headrace.commit.receipt import Receipt, decode_receipt
 from headrace.spark import wire
 from headrace.spark.control import control_of, write_control
+from headrace.spark.folders import new_folder
 from headrace.spark.job import Job
 from headrace.spark.life import QueryStoppedError
 from headrace.spark.session import own_session
@@ -33,7 +32,7 @@ class Host:
     def __init__(self, spark: SparkSession, job: Job, coordinator: Coordinator, *, paused: bool = False) -> None:
         self._coordinator = coordinator
         # Spark's own checkpoint is disposable: where to go on is in the manifests.
-        self._folder = Path(tempfile.mkdtemp(prefix="headrace-"))
+        self._folder = new_folder()
         self._control, job_path = self._folder / "control", self._folder / f"job-{secrets.token_hex(8)}"
         self._changed, self._failed = threading.Condition(), None
         self._paused, self._stopping = paused, False

@@ -12,6 +12,7 @@ from headrace.errors import ConfigError
 from headrace.spark.java import check_java
 
 MANAGER = "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
+ATTEMPTS = 4  # at a task; the same on a cluster
 LOGGING = Path(__file__).with_name("log4j2.properties")
 
 # Our JVM only coordinates: its compiler and its collector must not compete with the work.
@@ -40,7 +41,8 @@ def session(master: str | None = None, slots: int | None = None) -> SparkSession
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     # Workers on this machine find the modules that the driver finds.
     os.environ["PYTHONPATH"] = os.pathsep.join(dict.fromkeys(path or str(Path.cwd()) for path in sys.path))
-    builder = SparkSession.builder.appName("headrace").master(master or f"local[{slots or '*'}]")
+    # On one machine Spark would not try again, though a worker may have been killed.
+    builder = SparkSession.builder.appName("headrace").master(master or f"local[{slots or '*'},{ATTEMPTS}]")
     for name, value in SETTINGS.items():
         builder = builder.config(name, value)
     return builder.getOrCreate()

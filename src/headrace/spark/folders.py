@@ -1,0 +1,30 @@
+"""The folder of a query: the job, the control file and Spark's own checkpoint, all of which end with the process."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import tempfile
+from pathlib import Path
+
+_NAME = re.compile(r"headrace-query-(\d+)-\w+")
+
+
+def new_folder() -> Path:
+    """A fresh one; those that killed processes have left are removed."""
+    for folder in Path(tempfile.gettempdir()).glob("headrace-query-*"):
+        found = _NAME.fullmatch(folder.name)
+        if found and not _lives(int(found[1])):
+            shutil.rmtree(folder, ignore_errors=True)
+    return Path(tempfile.mkdtemp(prefix=f"headrace-query-{os.getpid()}-"))
+
+
+def _lives(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        pass  # it is somebody else's
+    return True
