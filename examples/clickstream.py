@@ -3,6 +3,9 @@
 Page views are enriched twice: with the profile of the user, a table; and with the searches of the same user at most
 one second before the view, a stream. The second window is asymmetric, for a search after the view did not lead to it.
 A view without a search comes out when no search can come any more.
+
+`build` reads the profiles as they are; `build_from_changes` reads them as Debezium captures them from a database, in
+another topic, and gives them the key of the views.
 """
 
 from collections.abc import Iterator
@@ -10,11 +13,12 @@ from dataclasses import dataclass, replace
 from random import Random
 
 from examples.events import START, Event, Topics
-from headrace import JoinWindows, StreamsBuilder, Topology, serde
+from headrace import JoinWindows, KTable, Materialized, StreamsBuilder, Topology, serde
 
 APPLICATION = "clicks"
 PROFILES, VIEWS, SEARCHES = "clicks.user.profile", "clicks.pages.views", "clicks.search"
 ACTIVITY = "clicks.user.activity"
+CHANGES = "db.public.profiles"
 SEARCH_BEFORE_VIEW = JoinWindows.of(0).before(1_000)
 
 
@@ -48,6 +52,7 @@ VIEW = serde.json_of(PageView)
 SEARCH = serde.json_of(Search)
 ACTIVITY_VALUE = serde.json_of(Activity)
 TOPICS: Topics = {PROFILES: (USER, PROFILE), VIEWS: (USER, VIEW), SEARCHES: (USER, SEARCH)}
+CHANGED_USER, CHANGED_PROFILE = serde.debezium_key("user_id"), serde.debezium(Profile)
 OUTPUTS: Topics = {ACTIVITY: (USER, ACTIVITY_VALUE)}
 
 
@@ -61,15 +66,30 @@ def with_search(activity: Activity, search: Search | None) -> Activity:
 
 def build() -> Topology:
     builder = StreamsBuilder()
+    write_activity(builder, builder.table(PROFILES, key=USER, value=PROFILE, store="profiles"))
+    return builder.build()
+
+
+def build_from_changes() -> Topology:
+    builder = StreamsBuilder()
+    changes = builder.stream(CHANGES, key=CHANGED_USER, value=CHANGED_PROFILE)
+    profiles = changes.select_key(user_of).to_table(store=Materialized("profiles", key=USER, value=PROFILE))
+    write_activity(builder, profiles)
+    return builder.build()
+
+
+def user_of(user: int, _profile: Profile | None) -> int:
+    return user
+
+
+def write_activity(builder: StreamsBuilder, profiles: KTable) -> None:
     views = builder.stream(VIEWS, key=USER, value=VIEW)
-    profiles = builder.table(PROFILES, key=USER, value=PROFILE, store="profiles")
     searches = builder.stream(SEARCHES, key=USER, value=SEARCH)
     (
         views.left_join(profiles, with_profile)
         .left_join(searches, with_search, windows=SEARCH_BEFORE_VIEW, value=ACTIVITY_VALUE)
         .to(ACTIVITY, key=USER, value=ACTIVITY_VALUE)
     )
-    return builder.build()
 
 
 PAGES = ("/bikes", "/tents", "/boots", "/maps")

@@ -1,7 +1,9 @@
 from collections import Counter
+from dataclasses import replace
 
 from examples import clickstream
 from examples.clickstream import Activity, PageView, Profile, Search
+from headrace import serde
 from tests.examples.playing import Play, generated, of_topic
 
 PROFILES, VIEWS, SEARCHES, ACTIVITY = (
@@ -44,6 +46,24 @@ def test_a_view_has_the_profile_of_its_moment():
             play.pipe(PROFILES, (1, profile, 0))
             play.pipe(VIEWS, (1, PageView("/"), 0))
         assert [activity.profile for _, activity in play.pairs(ACTIVITY)] == [ADA, Profile(37, "f", ()), None]
+
+
+def test_profiles_can_come_as_changes_of_a_database():
+    row = '{"age": 36, "gender": "f", "interests": ["cycling", "hiking"], "user_id": 1}'
+    changes = (
+        f'{{"before": null, "after": {row}, "op": "r"}}',
+        f'{{"before": {row}, "after": {row.replace("36", "37")}, "op": "u"}}',
+        f'{{"before": {row}, "after": null, "op": "d"}}',
+        None,
+    )
+    with Play(clickstream, clickstream.build_from_changes()) as play:
+        database = play.input_topic(clickstream.CHANGES, value=serde.STRING)
+        play.pipe(SEARCHES, (1, Search("x"), 0))
+        for change in changes:
+            database.pipe(b'{"user_id": 1}', change, timestamp=0)
+            play.pipe(VIEWS, (1, PageView("/"), 0))
+        profiles = [activity.profile for _, activity in play.pairs(ACTIVITY)]
+        assert profiles == [ADA, replace(ADA, age=37), None, None]
 
 
 def test_the_output_is_what_one_would_compute_from_all_events():
