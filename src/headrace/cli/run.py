@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -14,6 +15,7 @@ from headrace.app import Application
 from headrace.cli.engine import start_spark
 from headrace.cli.loading import load
 from headrace.cli.printing import WrongUsage, err, pairs, say
+from headrace.cli.standby import Serve, stand_by
 from headrace.cli.watching import Host, Insecure, Port, Token
 from headrace.config.properties import read_properties
 from headrace.query.follower import Follower
@@ -29,6 +31,7 @@ Target = Annotated[
 def run(
     target: Target,
     once: Annotated[bool, typer.Option("--once", help="Process what is in the log, and end.")] = False,
+    standby: Annotated[bool, typer.Option("--standby", help="Wait to take over from the one that runs.")] = False,
     master: Annotated[str | None, typer.Option(help="Spark's: local[4], spark://HOST:7077, yarn, k8s://…")] = None,
     application_id: Annotated[str | None, typer.Option(help="Of a topology: the application's id.")] = None,
     log: Annotated[str | None, typer.Option(help="Of a topology: its log, file:DIR.", envvar="HEADRACE_LOG")] = None,
@@ -44,6 +47,8 @@ def run(
     verbose: Annotated[bool, typer.Option("--verbose", help="Show what Spark says while it starts.")] = False,
 ) -> None:
     """Run an application on Spark, until Ctrl-C or SIGTERM."""
+    if once and standby:
+        raise WrongUsage("--once ends, and --standby waits: give one of them")
     thing = load(target)
     given = {**(read_properties(config) if config else {}), **pairs(settings or [], "--set")}
     places = {"--application-id": application_id, "--checkpoint": checkpoint, "--state-dir": state_dir}
@@ -57,20 +62,32 @@ def run(
         with err().status(f"{app.application_id} is processing what is there …"):
             app.run_available()
         return
-    with _served(app, host, port, token, insecure=insecure) if web else nullcontext() as server:
-        say(f"{app.application_id} is running{f', see {server.url}' if server else ''}. Ctrl-C ends it.")
-        app.run()
+    serve: Serve = partial(_served, app, host, port, token, insecure=insecure) if web else _unserved
+    (stand_by if standby else _run)(app, serve)
     say(f"{app.application_id} has stopped.")
 
 
-def _served(app: Application, host: str, port: int, token: str | None, *, insecure: bool) -> Server:
+def _run(app: Application, serve: Serve) -> None:
+    with serve(None) as server:
+        say(f"{app.application_id} is running{f', see {server.url}' if server else ''}. Ctrl-C ends it.")
+        app.run()
+
+
+def _served(
+    app: Application, host: str, port: int, token: str | None, follower: Follower | None, *, insecure: bool
+) -> Server:
+    """The pages of the application, or, with a follower, those of whoever runs it elsewhere."""
     setup = app.setup
     board = Board(
-        follower=Follower.open(setup.checkpoint, setup.graph, setup.config),
-        observed=app,
+        follower=follower or Follower.open(setup.checkpoint, setup.graph, setup.config),
+        observed=app if follower is None else None,
         topology=app.topology.describe(),
     )
     return Server(board, host=host, port=port, token=token, insecure=insecure)
+
+
+def _unserved(follower: Follower | None) -> AbstractContextManager[None]:
+    return nullcontext()
 
 
 def _ready(app: Application, target: str, given: Mapping[str, Any]) -> Application:
