@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from headrace.cli import asking, states, watching
+from headrace.cli import asking, dead_letters, drops, states, watching
 
 
 def register(app: typer.Typer) -> None:
@@ -16,3 +16,5 @@ def register(app: typer.Typer) -> None:
     app.command("top")(watching.top)
     app.command("dashboard")(watching.dashboard)
     app.command("replica")(watching.replica)
+    app.add_typer(dead_letters.app, name="dead-letters")
+    app.command("drops")(drops.drops)
