@@ -1,4 +1,4 @@
-"""The jars of a Kafka broker: fetched once, then kept in the user's cache directory."""
+"""The jars of Kafka, of its broker first of all: fetched once, then kept in the user's cache directory."""
 
 from __future__ import annotations
 
@@ -16,13 +16,14 @@ from pathlib import Path
 from headrace.errors import StreamsError
 
 VERSION = "4.3.1"
-_JARS = 46  # or so: for the progress that is shown
+BROKER, STREAMS = "kafka_2.13", "kafka-streams"
+_JARS = {BROKER: 46, STREAMS: 13}  # or so: for the progress that is shown
 _DEPENDENCIES = f"""\
 <ivy-module version="2.0">
-  <info organisation="headrace" module="broker"/>
+  <info organisation="headrace" module="jars"/>
   <configurations><conf name="default"/></configurations>
   <dependencies>
-    <dependency org="org.apache.kafka" name="kafka_2.13" rev="{VERSION}" conf="default->default"/>
+    <dependency org="org.apache.kafka" name="{{module}}" rev="{VERSION}" conf="default->default"/>
     <dependency org="org.apache.logging.log4j" name="log4j-slf4j-impl" rev="2.25.4" conf="default->default"/>
   </dependencies>
 </ivy-module>
@@ -34,15 +35,19 @@ def cache_directory() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "headrace"
 
 
-def kafka_jars(java: str, cache: Path | None = None) -> Path:
-    """The folder of a broker's jars; they are fetched if they are not there, by one process at a time."""
+def kafka_jars(java: str, cache: Path | None = None, module: str = BROKER) -> Path:
+    """The folder of a broker's jars; they are fetched if they are not there, by one process at a time.
+
+    The module STREAMS is Kafka Streams, for tests beside it.
+    """
     cache = cache or cache_directory()
-    jars = cache / f"kafka-{VERSION}"
+    name = f"{module.partition('_')[0]}-{VERSION}"
+    jars = cache / name
     if not jars.is_dir():
         cache.mkdir(parents=True, exist_ok=True)
-        with alone(cache / f"kafka-{VERSION}.lock"):
+        with alone(cache / f"{name}.lock"):
             if not jars.is_dir():
-                _fetch(java, jars)
+                _fetch(java, jars, module)
     return jars
 
 
@@ -54,23 +59,23 @@ def alone(lock: Path) -> Generator[None]:
         yield
 
 
-def _fetch(java: str, jars: Path) -> None:
+def _fetch(java: str, jars: Path, module: str) -> None:
     with tempfile.TemporaryDirectory(dir=jars.parent, prefix="fetching-") as folder:
         wanted = Path(folder) / "ivy.xml"
-        wanted.write_text(_DEPENDENCIES, encoding="utf-8")
+        wanted.write_text(_DEPENDENCIES.format(module=module), encoding="utf-8")
         command = [java, "-jar", str(_ivy()), "-ivy", str(wanted), "-cache", f"{folder}/ivy"]
         command += ["-retrieve", f"{folder}/jars/[artifact]-[revision].[ext]"]
-        said = _shown(command)
+        said = _shown(command, _JARS[module])
         fetched = Path(folder) / "jars"
-        if not list(fetched.glob("kafka_*.jar")):
+        if not list(fetched.glob(f"{module}-*.jar")):
             raise StreamsError(
-                "the jars of the Kafka broker could not be fetched. Ivy needs to reach a Maven repository; its last "
+                f"the jars of {module} {VERSION} could not be fetched. Ivy needs to reach a Maven repository; its last "
                 "words:\n" + "".join(said[-20:])
             )
         shutil.move(fetched, jars)
 
 
-def _shown(command: list[str]) -> list[str]:
+def _shown(command: list[str], jars: int) -> list[str]:
     """Runs Ivy, shows how far it is, and gives what it said."""
     said: list[str] = []
     done = 0
@@ -80,8 +85,8 @@ def _shown(command: list[str]) -> list[str]:
             said.append(line)
             if "[SUCCESSFUL ]" in line:
                 done += 1
-                end = "\n" if done == _JARS else ""
-                print(f"\r{done} of {_JARS} jars", end=end, file=sys.stderr, flush=True)  # noqa: T201
+                end = "\n" if done == jars else ""
+                print(f"\r{done} of {jars} jars", end=end, file=sys.stderr, flush=True)  # noqa: T201
     return said
 
 
