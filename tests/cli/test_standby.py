@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import signal
 import threading
+from contextlib import nullcontext
 
 import pytest
 
-from headrace import serde
+from headrace import Application, serde
+from headrace.cli.standby import stand_by
 from headrace.commit.errors import AlreadyRunningError
 from headrace.commit.objects import Objects
 from headrace.commit.owner import Holder, Ownership
@@ -16,7 +18,7 @@ from headrace.model.clock import ManualClock
 from headrace.query import Follower
 from headrace.query.standing_by import Watcher, is_held, wait_for_turn
 from tests.cli.commands import records, started
-from tests.query.programs import finished
+from tests.query.programs import every_kind, finished
 
 COUNTING = """
 from headrace import Application, StreamsBuilder, serde
@@ -88,6 +90,20 @@ def test_who_waits_has_a_copy_of_the_stores_when_the_turn_comes():
     assert follower.store("counts").get("k1").value == 5
     over.set()
     assert not wait_for_turn(follower, over, watcher, look=0)
+
+
+def test_who_was_not_the_quickest_goes_on_standing_by(tmp_path, monkeypatch, capsys):
+    app = Application("app", every_kind(), f"file:{tmp_path}/log", checkpoint=str(tmp_path / "checkpoint"))
+    outcomes = [AlreadyRunningError("another one was quicker"), None]
+
+    def run():
+        if (error := outcomes.pop(0)) is not None:
+            raise error
+
+    monkeypatch.setattr(app, "run", run)
+    stand_by(app, lambda follower: nullcontext())
+    assert outcomes == []
+    assert capsys.readouterr().err == 2 * "app stands by. Ctrl-C ends it.\n"
 
 
 def test_once_and_standby_contradict_each_other(headrace):
