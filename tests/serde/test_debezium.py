@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from headrace import StreamsBuilder, serde
+from headrace import Materialized, StreamsBuilder, serde
 from headrace.errors import StreamsError
 from headrace.testing import TopologyTestDriver
 
@@ -84,6 +84,27 @@ def test_rows_that_are_deleted_leave_aggregates_and_joins():
             orders.pipe(1, op, timestamp=0)
             assert {key: count.value for key, count in driver.store("by-city").all()} == left
         assert [value for _, value in sent.read_key_values()] == [b"c to Paris", b"u to Rome"]
+
+
+TABLES = {
+    "global": lambda builder, **serdes: builder.global_table(TOPIC, store="customers", **serdes),
+    "uncached": lambda builder, **serdes: builder.table(
+        TOPIC, store=Materialized("customers", caching=False), **serdes
+    ),
+    "versioned": lambda builder, **serdes: builder.table(TOPIC, store=Materialized("customers", history=9), **serdes),
+}
+
+
+@pytest.mark.parametrize("kind", TABLES)
+def test_tables_of_every_kind_lose_what_is_deleted(kind):
+    builder = StreamsBuilder()
+    TABLES[kind](builder, key=serde.debezium_key("id"), value=serde.debezium())
+    with TopologyTestDriver(builder.build()) as driver:
+        changes, customers = driver.input_topic(TOPIC), driver.store("customers")
+        changes.pipe(wrapped({"id": 1}), wrapped(change("c", after=ADA)), timestamp=1)
+        assert customers.get(1).value == ADA
+        changes.pipe(wrapped({"id": 1}), wrapped(change("d", ADA)), timestamp=2)
+        assert customers.get(1) is None
 
 
 def test_a_truncate_has_no_key_and_is_counted_as_dropped():
