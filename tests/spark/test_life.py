@@ -50,6 +50,15 @@ def test_states_are_kafkas_and_listeners_are_told_of_every_change(place: Place):
     ]
 
 
+def test_an_application_waits_for_its_first_record(place: Place):
+    with place.app(copying()) as app:
+        query = app._running()._host._query  # pyright: ignore[reportOptionalMemberAccess]
+        wait_for(app, lambda: query.status["message"] == "Waiting for data to arrive")
+        place.send("in", "a")
+        app.drain(PATIENCE)
+    assert place.read("out") == ["a"]
+
+
 def test_a_second_instance_is_refused_and_the_first_goes_on(place: Place):
     with place.app(copying()) as first:
         with pytest.raises(StreamsError, match=r"another instance runs .* to scale out, give Spark more executors"):

@@ -68,9 +68,10 @@ def is_gone(holder: Holder, me: Holder) -> bool:
 
 
 def _began(process: int) -> str:
-    """When a process began, in ticks since the machine did; empty if there is none."""
+    """When a process began, in ticks since the machine did; empty if there is none, or only what is left of it."""
     try:
-        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[19]
+        fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
+        return "" if fields[0] in "ZX" else fields[19]
     except (OSError, IndexError):
         return ""
 

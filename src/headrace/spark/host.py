@@ -69,12 +69,12 @@ class Host:
                 if isinstance(message, wire.Failed):
                     raise error_of(message)  # noqa: TRY301
             receipts: list[Receipt] = [decode_receipt(raw) for raw in messages if isinstance(raw, bytes)]
-            (batch,) = (message for message in messages if isinstance(message, wire.Batch))
-            ran = time.perf_counter()
-            self._coordinator.commit(batch.number, batch.clock, receipts)
-            self._note(batch.number, run=ran - began, commit=time.perf_counter() - ran)
-            self._told = self._stream_time
-            self._stream_time = max([self._stream_time, *(receipt.stream_time for receipt in receipts)])
+            for batch in (message for message in messages if isinstance(message, wire.Batch)):
+                ran = time.perf_counter()
+                self._coordinator.commit(batch.number, batch.clock, receipts)
+                self._note(batch.number, run=ran - began, commit=time.perf_counter() - ran)
+                self._told = self._stream_time
+                self._stream_time = max([self._stream_time, *(receipt.stream_time for receipt in receipts)])
         except Exception as error:  # noqa: BLE001
             self._failed = error
         with self._changed:

@@ -71,8 +71,10 @@ class Reader(DataSourceStreamReader):
         return self._opened
 
     def partitions(self, start: Any, end: Any) -> list[Slot]:
-        job, _ = self._open()
-        messages = ordered(job, read_control(self._control), end["n"], end["clock"], end["ends"])
+        (job, _), control = self._open(), read_control(self._control)
+        if end["n"] != control.number + 1:  # Spark runs a batch at the start, though there is nothing to do
+            return [Slot(self._job_path, slot, b"", []) for slot in range(job.slots)]
+        messages = ordered(job, control, end["n"], end["clock"], end["ends"])
         deeper = [(slot, raw) for (level, slot), raw in messages.items() if level > 0]
         deeper.append((0, wire.encode(wire.Batch(end["n"], end["clock"]))))
         slots = range(job.slots)
