@@ -20,7 +20,7 @@ from headrace.query.position import Position, QueryResult
 from headrace.query.queries import Query
 from headrace.query.status import Observation
 from headrace.spark.life import QueryStoppedError, State, ended_by_signals
-from headrace.spark.setup import Setup, configuration, log_address, state_directory
+from headrace.spark.setup import Setup, absolute, configuration, log_address, state_directory
 from headrace.topology.builder import Topology
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ class Application:
             graph=topology.graph(),
             config=settings,
             log=log_address(log, settings),
-            checkpoint=checkpoint or f"{application_id}-checkpoint",
+            checkpoint=absolute(checkpoint or f"{application_id}-checkpoint"),
             state_dir=state_directory(settings),
             at_step=at_step,
             spark=spark,

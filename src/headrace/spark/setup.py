@@ -48,6 +48,8 @@ def configuration(
 
 
 def log_address(log: str | None, config: Config) -> str:
+    if log is not None and log.startswith("file:") and not log.startswith("file://"):
+        return f"file:{absolute(log)}"
     if log is not None:
         return log
     if config.bootstrap_servers is None:
@@ -55,5 +57,16 @@ def log_address(log: str | None, config: Config) -> str:
     return f"kafka://{config.bootstrap_servers}"
 
 
+def absolute(place: str) -> str:
+    """A directory for processes that may stand elsewhere; URLs stay as they are.
+
+    >>> absolute("s3://bucket/checkpoint")
+    's3://bucket/checkpoint'
+    """
+    if "://" in place:
+        return place
+    return str(Path(place.removeprefix("file:")).expanduser().absolute())
+
+
 def state_directory(config: Config) -> str:
-    return config.state_dir or str(Path(tempfile.gettempdir()) / "headrace")
+    return absolute(config.state_dir or str(Path(tempfile.gettempdir()) / "headrace"))

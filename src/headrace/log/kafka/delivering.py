@@ -24,6 +24,7 @@ from headrace.log.protocol import Item, Records
 from headrace.model.ids import TopicPartition
 
 _KEY = b"delivered"
+_BARRIER = b"barrier"
 _LOOK_BACK = 64  # offsets, at first: a delivery takes two
 _LOOK_AGAIN = 0.002  # seconds
 _LOGGER = logging.getLogger("headrace.log.kafka")
@@ -123,7 +124,8 @@ class Delivering:
         start, step = end, _LOOK_BACK
         while start > earliest:
             start, step = max(earliest, start - step), 8 * step
-            values = [row[2] for chunk in self._reading.read(at, start, end, None) for row in chunk.rows()]
+            rows = [row for chunk in self._reading.read(at, start, end, None) for row in chunk.rows()]
+            values = [value for _, key, value, _, _ in rows if key == _KEY]
             if values:
                 return -1 if values[-1] is None else int(values[-1])
         return -1
@@ -176,7 +178,7 @@ class Delivering:
         end = time.monotonic() + self._clients.settings.patience
         while any(upto <= ends[at] for at, upto in self._reading.ends(list(ends)).items()):
             if time.monotonic() > end:
-                return
+                raise UnclearError("what was committed is not to be seen")
             time.sleep(_LOOK_AGAIN)
 
     def _line(self, application: str, batch: int) -> Line:
@@ -190,7 +192,11 @@ class Delivering:
         if line is None:
             self._see_to_topic(marker_topic(application))
             line = Line(self._clients, application, batch)
-            line.last = self.delivered(application)  # after the transactions of earlier producers have ended
+            # The transactions of earlier producers have ended by now, but a broker that has just started may hide the
+            # end of a partition for a moment. What is behind a record of our own is all there was.
+            own = (TopicPartition(marker_topic(application), 0), Records([_BARRIER], [b""], [max(_now(), 1)]))
+            self._see(line.commit([own], -1))
+            line.last = self.delivered(application)
             self._lines[application] = line
         return line
 

@@ -28,6 +28,7 @@ MOVING = {  # a partition or a group is on its way from one broker to another
     _code.NOT_LEADER_FOR_PARTITION, _code.LEADER_NOT_AVAILABLE, _code.NOT_COORDINATOR, _code.COORDINATOR_NOT_AVAILABLE,
     _code.COORDINATOR_LOAD_IN_PROGRESS, _code.REPLICA_NOT_AVAILABLE, _code.OFFSET_NOT_AVAILABLE,
     _code.UNKNOWN_LEADER_EPOCH, _code.FENCED_LEADER_EPOCH, _code.REQUEST_TIMED_OUT,
+    _code._NOENT,  # noqa: SLF001 - no leader is known yet
 }  # fmt: skip
 _KINDS: dict[int, type[StreamsError]] = {
     _code.UNKNOWN_TOPIC_OR_PART: UnknownTopicError,
