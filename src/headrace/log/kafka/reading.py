@@ -27,12 +27,22 @@ class Reading:
 
     def __init__(self, clients: Clients, topics: Topics) -> None:
         self._clients, self._topics, self._patience = clients, topics, clients.settings.patience
+        self._ends: dict[tuple[str, int], int] = {}  # by topic id and partition, as last seen
 
     # ----------------------------------------------------------------------------------------------------- offsets
     def extents(self, names: Sequence[str]) -> dict[TopicPartition, Extent]:
         topics = self._topics.known(names)
         places = [TopicPartition(name, i) for name in names for i in range(topics[name].partitions)]
-        return self._extents_of(places)
+        seen = {at: self._ends.get((topics[at.topic].id, at.partition), 0) for at in places}
+        patience = time.monotonic() + self._patience
+        while True:
+            extents = self._extents_of(places)
+            # A broker that has just started may hide the end of a partition for a moment.
+            is_whole = all(extents[at].end >= end for at, end in seen.items())
+            if is_whole or time.monotonic() > patience:
+                self._ends.update({(topics[at.topic].id, at.partition): extents[at].end for at in places})
+                return extents
+            time.sleep(_ASK_AGAIN)
 
     def _extents_of(self, places: Sequence[TopicPartition]) -> dict[TopicPartition, Extent]:
         specs = administration.OffsetSpec
