@@ -84,8 +84,12 @@ CASES = [
 ]
 
 
+# Its profiles are changes of a database, which the generator does not make; the driver's test feeds them by hand.
+ELSEWHERE = {("clickstream", "build_from_changes")}
+
+
 def test_every_program_is_here():
-    assert [(case.name, case.build) for case in CASES] == PROGRAMS
+    assert [(case.name, case.build) for case in CASES] == [one for one in PROGRAMS if one not in ELSEWHERE]
 
 
 @pytest.mark.parametrize("partitions", [1, 2, 7])

@@ -64,7 +64,7 @@ class Host:
         """
         began = time.perf_counter()
         try:
-            messages = [wire.decode(bytes(row["message"])) for row in frame.collect()]
+            messages = [wire.decode(raw) for raw in collected(frame)]
             for message in messages:
                 if isinstance(message, wire.Failed):
                     raise error_of(message)  # noqa: TRY301
@@ -126,3 +126,12 @@ class Host:
         """Whether it begins, which Spark cannot interrupt without noise, or is in the middle of a batch."""
         status = self._query.status
         return self._query.isActive and (status["isTriggerActive"] or status["message"].startswith("Initializing"))
+
+
+def collected(frame: DataFrame) -> list[bytes]:
+    """The messages of a batch; what Spark could not bring to its end may be run again."""
+    try:
+        return [bytes(row["message"]) for row in frame.collect()]
+    except Exception as error:
+        what = str(error).partition("\n\tat ")[0]
+        raise QueryStoppedError(f"Spark could not run a batch: {what}") from error

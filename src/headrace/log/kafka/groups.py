@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from typing import Any
 
-from headrace.log.errors import GroupInUseError, UnknownGroupError
+from headrace.log.errors import GroupInUseError, LogBusyError, UnknownGroupError
 from headrace.log.kafka.clients import Clients, kafka
 from headrace.log.kafka.topics import Topics
 from headrace.log.kafka.trouble import code_of, explained
@@ -14,6 +15,7 @@ from headrace.model.ids import TopicPartition
 
 _code = kafka.KafkaError
 _IN_USE = {_code.NON_EMPTY_GROUP, _code.UNKNOWN_MEMBER_ID, _code.ILLEGAL_GENERATION, _code.REBALANCE_IN_PROGRESS}
+_ASK_AGAIN = 0.05  # seconds
 _DEAD = kafka.ConsumerGroupState.DEAD
 
 
@@ -42,6 +44,17 @@ class Groups:
             return {name: future.result() for name, future in asked.items()}
 
     def committed(self, group: str) -> dict[TopicPartition, int]:
+        """Where a group goes on, also while its coordinator starts."""
+        end = time.monotonic() + self._patience
+        while True:
+            try:
+                return self._committed(group)
+            except LogBusyError:
+                if time.monotonic() > end:
+                    raise
+                time.sleep(_ASK_AGAIN)
+
+    def _committed(self, group: str) -> dict[TopicPartition, int]:
         wanted = kafka.ConsumerGroupTopicPartitions(group)
         with explained(f"asking for the offsets of {group!r}"):
             try:
