@@ -124,15 +124,13 @@ class Application:
 
     def run(self) -> None:
         """Runs until SIGINT or SIGTERM, or until something goes wrong."""
-        over = threading.Event()
-        with ended_by_signals(over), self:
+        with ended_by_signals() as over, self:
             while not over.wait(LOOK):
                 self._check()
 
     def run_available(self) -> None:
         """Processes what is in the log, and stops: for batch use."""
-        over = threading.Event()
-        with ended_by_signals(over), self:
+        with ended_by_signals() as over, self:
             self._drain(over.is_set, None)
 
     def __enter__(self) -> Self:

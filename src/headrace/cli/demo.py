@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import random
-import signal
 import tempfile
 import threading
 import time
 from collections.abc import Generator
 from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
-from types import FrameType
 from typing import Annotated, Any
 
 import typer
@@ -24,6 +22,7 @@ from headrace.cli.engine import start_spark
 from headrace.cli.options import AsJson
 from headrace.cli.printing import out, say, show
 from headrace.log import Consumer, ConsumerRecord, Producer, open_log
+from headrace.spark.life import ended_by_signals
 
 A_SECOND = 40  # events
 ROWS = 15
@@ -63,7 +62,7 @@ def _running(name: str, example: Any, place: Path, seconds: float | None) -> Gen
             example.APPLICATION, example.build(), address, checkpoint=str(place / "checkpoint"), state_dir=state
         )
         start_spark(app)
-        with _until_signal() as over:
+        with ended_by_signals() as over:
             app.start()
             generator = threading.Thread(target=_generate, args=(example, address, over))
             generator.start()
@@ -77,22 +76,6 @@ def _running(name: str, example: Any, place: Path, seconds: float | None) -> Gen
                 over.set()
                 generator.join()
                 app.stop()
-
-
-@contextmanager
-def _until_signal() -> Generator[threading.Event]:
-    """An event that Ctrl-C and SIGTERM set, instead of ending the process."""
-    over = threading.Event()
-
-    def end(number: int, frame: FrameType | None) -> None:
-        over.set()
-
-    before = {number: signal.signal(number, end) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield over
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 def _generate(example: Any, address: str, over: threading.Event) -> None:

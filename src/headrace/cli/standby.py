@@ -20,7 +20,7 @@ Serve = Callable[[Follower | None], AbstractContextManager[Server | None]]
 
 def stand_by(app: Application, serve: Serve) -> None:
     """Follows the application with Spark at hand, and runs it when nobody else does, until a signal."""
-    setup, over, waits = app.setup, threading.Event(), threading.Event()
+    setup, waits = app.setup, threading.Event()
     follower = Follower.open(setup.checkpoint, setup.graph, setup.config)
 
     def tell(state: State, before: State) -> None:
@@ -31,7 +31,7 @@ def stand_by(app: Application, serve: Serve) -> None:
     app.on_state_change(tell)
     while True:
         waits.set()
-        with ended_by_signals(over), serve(follower) as server:
+        with ended_by_signals() as over, serve(follower) as server:
             say(f"{app.application_id} stands by{f', see {server.url}' if server else ''}. Ctrl-C ends it.")
             is_next = wait_for_turn(follower, over)
         if not is_next:

@@ -2,11 +2,6 @@
 
 from __future__ import annotations
 
-import signal
-import threading
-from collections.abc import Generator
-from contextlib import contextmanager
-from types import FrameType
 from typing import Annotated, Any
 
 import typer
@@ -17,6 +12,7 @@ from rich.text import Text
 from headrace.cli.following import Checkpoint, Program, follower_of, topology_of
 from headrace.cli.options import AsJson
 from headrace.cli.printing import out, say, show_json, table_of
+from headrace.spark.life import ended_by_signals
 from headrace.web.board import Board
 from headrace.web.server import Server
 
@@ -48,7 +44,7 @@ def top(
     if once:
         out().print(_shown(board))
         return
-    with _until_a_signal() as over, Live(_shown(board), console=out(), auto_refresh=False) as live:
+    with ended_by_signals() as over, Live(_shown(board), console=out(), auto_refresh=False) as live:
         while not over.wait(interval):
             board.follower.refresh()
             live.update(_shown(board), refresh=True)
@@ -83,25 +79,9 @@ def _serve(checkpoint: str, topology: str | None, host: str, port: int, token: s
     board = Board(
         follower=follower_of(checkpoint, topology), topology=None if given is None else given.describe()
     )  # fmt: skip
-    with _until_a_signal() as over, Server(board, host=host, port=port, token=token, insecure=insecure) as server:
+    with ended_by_signals() as over, Server(board, host=host, port=port, token=token, insecure=insecure) as server:
         say(f"{server.url} shows {checkpoint}. Ctrl-C ends it.")
         over.wait()
-
-
-@contextmanager
-def _until_a_signal() -> Generator[threading.Event]:
-    """An event that SIGINT or SIGTERM sets."""
-    over = threading.Event()
-
-    def end(number: int, frame: FrameType | None) -> None:
-        over.set()
-
-    before = {number: signal.signal(number, end) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield over
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 def _board(checkpoint: str, topology: str | None) -> Board:

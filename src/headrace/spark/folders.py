@@ -8,6 +8,8 @@ import shutil
 import tempfile
 from pathlib import Path
 
+from headrace.spark.processes import lives
+
 _NAME = re.compile(r"headrace-query-(\d+)-\w+")
 
 
@@ -15,16 +17,6 @@ def new_folder() -> Path:
     """A fresh one; those that killed processes have left are removed."""
     for folder in Path(tempfile.gettempdir()).glob("headrace-query-*"):
         found = _NAME.fullmatch(folder.name)
-        if found and not _lives(int(found[1])):
+        if found and not lives(int(found[1])):
             shutil.rmtree(folder, ignore_errors=True)
     return Path(tempfile.mkdtemp(prefix=f"headrace-query-{os.getpid()}-"))
-
-
-def _lives(process: int) -> bool:
-    try:
-        os.kill(process, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        pass  # it is somebody else's
-    return True

@@ -29,6 +29,7 @@ from pathlib import Path
 import msgspec
 
 from headrace.errors import StreamsError
+from headrace.spark.processes import lives
 
 Message = tuple[int, bytes]  # the slot that it goes to, and what it says
 Handler = Callable[[bytes, Sequence[bytes]], list[Message]]  # of orders and rows
@@ -89,7 +90,7 @@ class Homes:
             os._exit(0)
         try:
             _leave_everything_but(listener.fileno())
-            _watch(lambda: self._wanted() and _lives(daemon))
+            _watch(lambda: self._wanted() and lives(daemon))
             _serve(listener, self._handler)
         except BaseException:  # noqa: BLE001 - nothing of the worker that we were forked from may go on
             traceback.print_exc()
@@ -122,14 +123,6 @@ def _leave_everything_but(listener: int) -> None:
     sys.stdout.flush()
     os.closerange(3, listener)
     os.closerange(listener + 1, os.sysconf("SC_OPEN_MAX"))
-
-
-def _lives(process: int) -> bool:
-    try:
-        os.kill(process, 0)
-    except ProcessLookupError:
-        return False
-    return True
 
 
 def _watch(wanted: Callable[[], bool]) -> None:

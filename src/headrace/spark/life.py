@@ -31,8 +31,9 @@ class State(StrEnum):
 
 
 @contextmanager
-def ended_by_signals(over: threading.Event) -> Generator[None]:
-    """Sets the event at SIGINT or SIGTERM, where signals can be handled: in the main thread."""
+def ended_by_signals() -> Generator[threading.Event]:
+    """An event that SIGINT and SIGTERM set, where signals can be handled: in the main thread."""
+    over = threading.Event()
 
     def end(number: int, frame: FrameType | None) -> None:
         over.set()
@@ -40,7 +41,7 @@ def ended_by_signals(over: threading.Event) -> Generator[None]:
     main = threading.current_thread() is threading.main_thread()
     before = {number: signal.signal(number, end) for number in (signal.SIGINT, signal.SIGTERM)} if main else {}
     try:
-        yield
+        yield over
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)

@@ -8,11 +8,11 @@ another one has to leave for later.
 
 from __future__ import annotations
 
-import re
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 
 from headrace.log.protocol import Log
+from headrace.model.clock import SystemClock
 from headrace.model.ids import TopicPartition
 from headrace.spark.control import Control
 from headrace.spark.job import Job
@@ -27,7 +27,7 @@ class Planner:
 
     def __init__(self, job: Job, log: Log) -> None:
         self._log, self._job, self._at_most = log, job, job.config.batch_max_records
-        self._meeting, self._told = meeting_topics(job), -1
+        self._meeting, self._told = meeting_stages(job), -1
         # Global tables are read up to where they are at the start before anything else, as in Kafka Streams.
         self._first = {at: extent.end for at, extent in log.extents(sorted(job.global_topics)).items()}
 
@@ -41,8 +41,9 @@ class Planner:
         if self._first:
             positions = {at: offset for at, offset in positions.items() if at in self._first}
         ends = {at: min(last.get(at, offset), offset + self._at_most) for at, offset in positions.items()}
-        for patterns in self._meeting:
-            self._align({at: end for at, end in ends.items() if matches(at.topic, patterns)}, last, ends)
+        for stages in self._meeting:
+            group = {at: end for at, end in ends.items() if any(self._job.reads(stage, at.topic) for stage in stages)}
+            self._align(group, last, ends)
         return [
             (at.topic, at.partition, offset, ends[at], last[at] > ends[at])
             for at, offset in positions.items()
@@ -62,7 +63,7 @@ class Planner:
 
     def wait(self, control: Control) -> None:
         """Until there is something to do, or for a moment: Spark would ask every 10 ms."""
-        clock = time.time_ns() // 1_000_000
+        clock = SystemClock().now()
         if not self.must_run(control, clock):
             left = min([PATIENCE, *(when - clock for _, _, when in control.due)])
             self._log.wait({TopicPartition(topic, at): offset for topic, at, offset in control.positions}, left)
@@ -93,18 +94,9 @@ class Planner:
         return 0  # compaction has removed it
 
 
-def meeting_topics(job: Job) -> list[set[str]]:
-    """Topics of the log, or patterns of them, that meet in a stage which gets rows from other stages."""
-    return [
-        {topic for source in feeding(job, number) for topic in topics_of(job, source)}
-        for number, stage in job.plan.stages.items()
-        if stage.inputs
-    ]
-
-
-def topics_of(job: Job, number: int) -> set[str]:
-    stage = job.plan.stages[number]
-    return {*map(re.escape, stage.topics), *stage.patterns}
+def meeting_stages(job: Job) -> list[set[int]]:
+    """Stages whose topics meet in one that gets rows from other stages, for each such one."""
+    return [feeding(job, number) for number, stage in job.plan.stages.items() if stage.inputs]
 
 
 def feeding(job: Job, number: int) -> set[int]:
@@ -117,7 +109,3 @@ def feeding(job: Job, number: int) -> set[int]:
             inputs = set(stages[some].inputs)
             to_do += [writer for writer, stage in stages.items() if inputs & set(stage.outputs)]
     return found
-
-
-def matches(topic: str, patterns: Iterable[str]) -> bool:
-    return any(re.fullmatch(pattern, topic) for pattern in patterns)

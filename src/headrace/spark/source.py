@@ -14,6 +14,7 @@ from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPart
 
 from headrace.commit.steps import RANGES_PLANNED, step
 from headrace.log.open import open_log
+from headrace.model.clock import SystemClock
 from headrace.spark import wire
 from headrace.spark.arrow import record_batch, rows_of
 from headrace.spark.control import read_control
@@ -52,7 +53,7 @@ class Reader(DataSourceStreamReader):
         soonest = self._planned + job.config.commit_interval_ms / 1000
         planner.pause(soonest - time.monotonic())
         planner.wait(read_control(self._control))
-        control, clock = read_control(self._control), time.time_ns() // 1_000_000
+        control, clock = read_control(self._control), SystemClock().now()
         if not control.paused and time.monotonic() >= soonest:
             ends = planner.ends(control)
             if ends or planner.must_run(control, clock):

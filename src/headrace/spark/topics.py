@@ -50,7 +50,7 @@ def first_positions(log: Log, graph: Graph, config: Config, topics: set[str]) ->
     """
     group = log.committed(config.application_id) if config.application_id else {}
     extents, resets = log.extents(sorted(topics)), {topic: reset_of(graph, config, topic) for topic in topics}
-    ago = {at: now_ms() - back for at in extents if isinstance(back := resets[at.topic], int)}
+    ago = {at: SystemClock().now() - back for at in extents if isinstance(back := resets[at.topic], int)}
     since = log.offsets_for_times(ago) if ago else {}
     starts: dict[TopicPartition, int] = {}
     for at, extent in extents.items():
@@ -72,7 +72,3 @@ def reset_of(graph: Graph, config: Config, topic: str) -> str | int:
         if reads and source.offset_reset is not None:
             return source.offset_reset
     return config.auto_offset_reset
-
-
-def now_ms() -> int:
-    return SystemClock().now()
