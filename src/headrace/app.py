@@ -16,11 +16,14 @@ from headrace.commit.errors import StageRerunError
 from headrace.commit.steps import AtStep, unobserved
 from headrace.errors import StreamsError
 from headrace.model.ids import TaskId
+from headrace.query.flows import Flows
 from headrace.query.position import Position, QueryResult
 from headrace.query.queries import Query
 from headrace.query.status import Observation
+from headrace.query.streams_metrics import streams_metrics
 from headrace.spark.life import QueryStoppedError, State, ended_by_signals
 from headrace.spark.setup import Setup, absolute, configuration, log_address, state_directory
+from headrace.spark.totals import Totals
 from headrace.topology.builder import Topology
 
 if TYPE_CHECKING:
@@ -74,6 +77,8 @@ class Application:
         self._watcher: threading.Thread | None = None
         self._failed: Exception | None = None
         self._paused = False
+        flows = Flows(self.setup.graph, application_id)
+        self._totals = Totals(flows, settings.errors_dead_letter_queue_topic_name)
 
     # ------------------------------------------------------------------------------------------- starting, stopping
     def start(self) -> None:
@@ -96,7 +101,7 @@ class Application:
         # Spark takes a second to import: who only tests a topology need not wait for it.
         from headrace.spark.run import Run  # noqa: PLC0415
 
-        return Run(self.setup, paused=self._paused)
+        return Run(self.setup, self._totals, paused=self._paused)
 
     def stop(self) -> None:
         """Ends after the batch that is running; what is committed is delivered."""
@@ -260,11 +265,9 @@ class Application:
         """The task that has a key of a store."""
         return self._running().task_of(store, key)
 
-    def metrics(self) -> dict[str, int]:
-        """`dropped-records-total`, and the same by reason."""
-        dropped = self._running().coordinator.ledger.dropped
-        by_reason = {f"dropped-records-total/{reason}": count for reason, count in sorted(dropped.items())}
-        return {"dropped-records-total": sum(dropped.values()), **by_reason}
+    def metrics(self) -> dict[str, float]:
+        """Counts and times in milliseconds, under Kafka Streams' names; parts of a count stand behind a slash."""
+        return streams_metrics(self.observe(), self._running().coordinator.ledger)
 
     def observe(self) -> Observation:
         """How it is doing, for a dashboard."""

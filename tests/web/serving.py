@@ -11,6 +11,7 @@ from urllib.parse import urlsplit
 
 from headrace.model.ids import TopicPartition
 from headrace.query import Follower
+from headrace.query.latencies import Latencies
 from headrace.query.status import Observation
 from headrace.web import Board, Server
 from tests.query.programs import every_kind, finished
@@ -33,6 +34,13 @@ class Told:
 
     def stop(self) -> None:
         self.done.append("stop")
+
+
+def latencies() -> Latencies:
+    """Nine records: three took 100 ms, the others a second."""
+    found = Latencies()
+    found.add([100, 1000, 1000], 9, 0)
+    return found
 
 
 class Answer(NamedTuple):

@@ -5,7 +5,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from headrace.query import Follower
 from headrace.web import Board
 from tests.query.programs import finished
-from tests.web.serving import Told, ask, ends, served
+from tests.web.serving import Told, ask, ends, latencies, served
 
 
 def samples(answer):
@@ -20,13 +20,14 @@ def test_every_number_is_that_of_the_application():
     told = Told(
         ends={at: end + 2 for at, end in ends(cluster).items()},
         phases={3: {"plan": 5.0}, 4: {"plan": 10.0, "commit": 20.0}},
-        nodes={"KSTREAM-SOURCE-0000000000": 30},
+        tasks={"KSTREAM-SOURCE-0000000000": {"0_0": 10, "0_1": 20}},
         sent={"out": 30},
         dead_letters=1,
         stream_times={"0_0": 400},
         restored={"caught up": 2},
-        latencies=((0.1, 3), (1.0, 9)),
-        latency_sum=4.5,
+        restored_entries=70,
+        restored_seconds=0.5,
+        latency=latencies(),
         delivered=4,
     )
     with served(cluster, told) as server:
@@ -41,13 +42,17 @@ def test_every_number_is_that_of_the_application():
     assert sum(v for k, v in found.items() if k[0] == "headrace_records_in_total") == 60
     assert {v for k, v in found.items() if k[0] == "headrace_lag_records"} == {2}
     assert found["headrace_records_out_total", "out"] == 30
-    assert found["headrace_node_records_total", "KSTREAM-SOURCE-0000000000"] == 30
+    assert found["headrace_node_records_total", "0_1", "KSTREAM-SOURCE-0000000000"] == 20
     assert found["headrace_dead_letters_total",] == 1
     assert found["headrace_store_entries", "counts"] == 7
     assert found["headrace_stream_time_lag_seconds", "0_0"] == 0.6
     assert found["headrace_restores_total", "caught up"] == 2
-    assert found["headrace_end_to_end_latency_seconds_bucket", "1.0"] == 9
-    assert found["headrace_end_to_end_latency_seconds_sum",] == 4.5
+    assert found["headrace_restored_entries_total",] == 70
+    assert found["headrace_restore_seconds_total",] == 0.5
+    latency = {key[1]: count for key, count in found.items() if key[0] == "headrace_end_to_end_latency_seconds_bucket"}
+    assert [latency[bound] for bound in ("0.064", "0.128", "1.024", "+Inf")] == [0, 3, 9, 9]
+    assert found["headrace_end_to_end_latency_seconds_count",] == 9
+    assert found["headrace_end_to_end_latency_seconds_sum",] == 6.3
     sizes = [v for k, v in found.items() if k[0] == "headrace_state_bytes"]
     assert len(sizes) == 6
     assert min(sizes) > 0

@@ -17,6 +17,7 @@ MEANINGS = {
     "bootstrap.servers": "the log: file:DIRECTORY, or the brokers of a Kafka cluster",
     "buffered.records.per.partition": "how many records of a partition wait in memory while others are older",
     "commit.interval.ms": "how often a batch is committed, at most",
+    "dashboard.sample.records": "how many of the last records of every topic are shown; 0: none leave their task",
     "default.key.serde": "the serde of keys that have none: an object, or the name of Kafka's class",
     "default.timestamp.extractor": "where the time of a record comes from",
     "default.value.serde": "the serde of values that have none",

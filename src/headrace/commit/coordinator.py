@@ -57,7 +57,8 @@ class World:
     me: Holder = field(default_factory=this_process)
     gone: Callable[[Holder, Holder], bool] = is_gone
     at_step: AtStep = unobserved
-    delivered: Callable[[Mapping[TopicPartition, int]], None] = lambda positions: None  # told after every batch
+    # Told after every batch that the log has: its number, and the positions after it.
+    delivered: Callable[[int, Mapping[TopicPartition, int]], None] = lambda number, positions: None
 
 
 class Coordinator:
@@ -249,7 +250,7 @@ class Coordinator:
 
         def deliver() -> None:
             self._delivery.deliver(number, outboxes, read)
-            self._world.delivered(positions)
+            self._world.delivered(number, positions)
 
         self._deliveries.submit(deliver)
 

@@ -47,6 +47,7 @@ class Restored(NamedTuple):
     engine: Engine
     how: str
     deltas: int  # that were applied
+    entries: int  # in these
 
 
 def restore(home: Home, wanted: Version | None, chain: Callable[[], Chain], load: Callable[[Link], Delta]) -> Restored:
@@ -55,7 +56,7 @@ def restore(home: Home, wanted: Version | None, chain: Callable[[], Chain], load
     try:
         engine = home.open()
         if engine.version == wanted:
-            return Restored(engine, READY, 0)
+            return Restored(engine, READY, 0, 0)
         links = _leading_to(wanted, chain())
         advanced = _advance(engine, links, load)
     except CheckpointCorruptedError:
@@ -88,7 +89,7 @@ def _advance(engine: Engine, chain: Chain, load: Callable[[Link], Delta]) -> Res
     missing = chain[place:]
     for link in missing:
         apply(load(link), engine)
-    return Restored(engine, how, len(missing))
+    return Restored(engine, how, len(missing), sum(link.entries for link in missing))
 
 
 def _place(chain: Chain, version: Version | None) -> int | None:
@@ -104,7 +105,7 @@ def _from_nothing(home: Home, chain: Chain, load: Callable[[Link], Delta]) -> Re
         raise InvalidStateStoreError(f"local state could not be thrown away, it still is at {engine.version}")
     for link in chain:
         apply(load(link), engine)
-    return Restored(engine, RESTORED, len(chain))
+    return Restored(engine, RESTORED, len(chain), sum(link.entries for link in chain))
 
 
 # ------------------------------------------------------------------------------------------------------------- homes

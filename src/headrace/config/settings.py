@@ -32,6 +32,7 @@ class Config:
     bootstrap_servers: str | None = None
     buffered_records_per_partition: int = 1000
     commit_interval_ms: int = 100
+    dashboard_sample_records: int = 5  # the last of every topic that a task read and wrote, to be shown; 0: none; ours
     default_key_serde: object = None
     default_timestamp_extractor: object = None
     default_value_serde: object = None
@@ -97,6 +98,7 @@ _READERS: dict[str, Callable[[Any], Any]] = {
     "bootstrap_servers": values.text,
     "buffered_records_per_partition": values.positive,
     "commit_interval_ms": values.milliseconds,
+    "dashboard_sample_records": values.whole,
     "default_key_serde": values.as_given,
     "default_timestamp_extractor": values.as_given,
     "default_value_serde": values.as_given,

@@ -8,6 +8,7 @@ from typing import Any, Protocol
 
 from headrace.model.ids import TopicPartition
 from headrace.query.follower import Follower
+from headrace.query.latencies import Latencies
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,13 +23,18 @@ class Observation:
     delivered: int | None = None  # the last batch that the log has
     ends: Mapping[TopicPartition, int] = field(default_factory=dict[TopicPartition, int])  # of the source topics
     phases: Mapping[int, Mapping[str, float]] = field(default_factory=dict[int, Mapping[str, float]])  # ms, by batch
-    nodes: Mapping[str, int] = field(default_factory=dict[str, int])  # records that each node has taken in
-    sent: Mapping[str, int] = field(default_factory=dict[str, int])  # records written, by topic
-    dead_letters: int | None = None
+    batches: int = 0  # that were committed; this and all that follows: since the application was made
+    read: Mapping[str, int] = field(default_factory=dict[str, int])  # records, by topic of the log
+    sent: Mapping[str, int] = field(default_factory=dict[str, int])  # records written, by topic of the log
+    nodes: Mapping[str, int] = field(default_factory=dict[str, int])  # records that sources took in and sinks sent out
+    tasks: Mapping[str, Mapping[str, int]] = field(default_factory=dict[str, Mapping[str, int]])  # the same by task
+    edges: Mapping[tuple[str, str], int] = field(default_factory=dict[tuple[str, str], int])  # as far as it is known
+    dead_letters: int | None = None  # None: there is no topic for them
     stream_times: Mapping[str, int] = field(default_factory=dict[str, int])  # by task
     restored: Mapping[str, int] = field(default_factory=dict[str, int])  # how often, by how
-    latencies: tuple[tuple[float, int], ...] = ()  # (seconds, records at most that late), the last one of all records
-    latency_sum: float = 0.0  # seconds
+    restored_entries: int = 0
+    restored_seconds: float = 0.0
+    latency: Latencies = field(default_factory=Latencies)  # from the timestamp of a record to the commit of its batch
 
 
 class Observed(Protocol):

@@ -13,6 +13,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from headrace.commit.coordinator import Coordinator
 from headrace.commit.receipt import Receipt, decode_receipt
+from headrace.model.clock import SystemClock
 from headrace.spark import wire
 from headrace.spark.control import control_of, write_control
 from headrace.spark.folders import new_folder
@@ -21,6 +22,7 @@ from headrace.spark.life import QueryStoppedError
 from headrace.spark.session import own_session
 from headrace.spark.shipping import error_of, ship
 from headrace.spark.source import Source, level_function
+from headrace.spark.totals import Totals
 
 REMEMBERED = 120  # batches
 GRACE = 8.0  # seconds that a running batch has to end, when the application is stopped
@@ -29,8 +31,10 @@ GRACE = 8.0  # seconds that a running batch has to end, when the application is 
 class Host:
     """One query: level 0 runs in its source, each deeper level is a shuffle and a map, and every batch is committed."""
 
-    def __init__(self, spark: SparkSession, job: Job, coordinator: Coordinator, *, paused: bool = False) -> None:
-        self._coordinator = coordinator
+    def __init__(
+        self, spark: SparkSession, job: Job, coordinator: Coordinator, totals: Totals, *, paused: bool = False
+    ) -> None:
+        self._coordinator, self._totals = coordinator, totals
         # Spark's own checkpoint is disposable: where to go on is in the manifests.
         self._folder = new_folder()
         self._control, job_path = self._folder / "control", self._folder / f"job-{secrets.token_hex(8)}"
@@ -39,6 +43,7 @@ class Host:
         self._shares_time = job.config.stream_time_scope == "application"
         self._told = self._stream_time = -1
         self.phases: dict[int, dict[str, float]] = {}  # ms, by batch
+        self._ended: dict[int, float] = {}  # when batches were committed that are not delivered yet
         self._tell()
         session = own_session(spark)
         ship(session, job, job_path)
@@ -62,7 +67,7 @@ class Host:
 
         What goes wrong is kept for `check`: to Spark, which would print it all, every batch is fine.
         """
-        began = time.perf_counter()
+        began, called = time.perf_counter(), SystemClock().now()
         try:
             messages = [wire.decode(raw) for raw in collected(frame)]
             for message in messages:
@@ -72,7 +77,12 @@ class Host:
             for batch in (message for message in messages if isinstance(message, wire.Batch)):
                 ran = time.perf_counter()
                 self._coordinator.commit(batch.number, batch.clock, receipts)
-                self._note(batch.number, run=ran - began, commit=time.perf_counter() - ran)
+                self._ended[batch.number] = done = time.perf_counter()
+                self._note(
+                    batch.number, plan=called - batch.clock, run=1000 * (ran - began), commit=1000 * (done - ran)
+                )
+                tallies = [message for message in messages if isinstance(message, wire.Tally)]
+                self._totals.add(receipts, tallies, batch.clock, SystemClock().now())
                 self._told = self._stream_time
                 self._stream_time = max([self._stream_time, *(receipt.stream_time for receipt in receipts)])
         except Exception as error:  # noqa: BLE001
@@ -81,10 +91,17 @@ class Host:
             self._tell()
             self._changed.notify_all()
 
-    def _note(self, number: int, **seconds: float) -> None:
-        """How long the phases of a batch took, of the last ones."""
-        self.phases[number] = {name: 1000 * took for name, took in seconds.items()}
+    def _note(self, number: int, **phases: float) -> None:
+        """How many ms the phases of a batch took, of the last ones."""
+        self.phases[number] = {**{name: max(0.0, took) for name, took in phases.items()}, **self.phases.get(number, {})}
         self.phases.pop(number - REMEMBERED, None)
+        self._ended.pop(number - REMEMBERED, None)
+
+    def note_delivery(self, number: int) -> None:
+        """The log has a batch now; the next one is on its way meanwhile."""
+        ended = self._ended.pop(number, None)
+        took = 0.0 if ended is None else 1000 * (time.perf_counter() - ended)
+        self.phases[number] = {**self.phases.get(number, {}), "deliver": took}
 
     @property
     def all_told(self) -> bool:

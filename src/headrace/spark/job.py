@@ -13,7 +13,7 @@ from headrace.config import Config
 from headrace.model.ids import TaskId
 from headrace.plan.stage import Plan
 from headrace.topology.graph import Graph
-from headrace.topology.nodes import Process, Source
+from headrace.topology.nodes import Process, Sink, Source
 from headrace.topology.table_nodes import TableTransformValues
 
 
@@ -81,6 +81,20 @@ class Job:
             if name in self.partitions and name in stage.inputs:
                 return stage.number, self.partitions[name]
         return None
+
+    def inner_topics(self, number: int) -> list[str]:
+        """The internal topics that a stage reads, as their rows name them."""
+        stage = self.plan.stages.get(number)
+        return [f"{self.application}-{topic}" for topic in stage.inputs] if stage else []
+
+    def topics_written(self, number: int) -> list[str]:
+        """What a stage writes to, if that is known; nothing if functions or failures may choose other topics."""
+        sinks = [node for name in self.nodes_of(number) if isinstance(node := self.graph.nodes[name], Sink)]
+        topics = [node.topic for node in sinks if isinstance(node.topic, str)]
+        if len(topics) < len(sinks) or self.config.errors_dead_letter_queue_topic_name is not None:
+            return []
+        internal = self.graph.internal_topics
+        return sorted({f"{self.application}-{topic}" if topic in internal else topic for topic in topics})
 
     @property
     def has_processors(self) -> bool:

@@ -31,6 +31,7 @@ from headrace.spark.session import session
 from headrace.spark.setup import Setup
 from headrace.spark.shipping import is_local
 from headrace.spark.topics import first_positions, prepare_topics, topics_read
+from headrace.spark.totals import Totals
 
 _log = logging.getLogger(__name__)
 LOOK = 1.0  # seconds between two looks at which topics there are
@@ -39,8 +40,8 @@ LOOK = 1.0  # seconds between two looks at which topics there are
 class Run:
     """Opened, it has delivered what the log lacked, and goes on where the last run ended."""
 
-    def __init__(self, setup: Setup, *, paused: bool = False) -> None:
-        self._setup = setup
+    def __init__(self, setup: Setup, totals: Totals, *, paused: bool = False) -> None:
+        self._setup, self._totals = setup, totals
         spark = setup.spark or session(setup.master, setup.config.num_stream_threads)
         if setup.log.startswith("file:") and not is_local(spark):
             raise ConfigError(
@@ -59,7 +60,7 @@ class Run:
         self._host: Host | None = None
         try:
             self._check_positions()
-            self._host = Host(spark, self.job, self.coordinator, paused=paused) if job.tasks else None
+            self._host = Host(spark, self.job, self.coordinator, totals, paused=paused) if job.tasks else None
         except BaseException:
             self.close()
             raise
@@ -110,8 +111,13 @@ class Run:
             topics={name: self._log.topic(name).id for name in self.topics},
             positions=first_positions(self._log, setup.graph, setup.config, self.topics),
             habits=Habits(exactly_once=setup.config.processing_guarantee == "exactly_once"),
-            world=World(at_step=setup.at_step, delivered=self._tell_group),
+            world=World(at_step=setup.at_step, delivered=self._delivered),
         )
+
+    def _delivered(self, number: int, positions: Mapping[TopicPartition, int]) -> None:
+        self._tell_group(positions)
+        if self._host is not None:
+            self._host.note_delivery(number)
 
     def _tell_group(self, positions: Mapping[TopicPartition, int]) -> None:
         """Lets Kafka's tools see how far the application is, and another one go on there: its consumer group."""
@@ -163,6 +169,7 @@ class Run:
             "delivered": self.coordinator.delivered,
             "ends": {at: extent.end for at, extent in self._log.extents(sorted(self.topics)).items()},
             "phases": {} if self._host is None else dict(self._host.phases),
+            **self._totals.observed(),
         }
 
     def wait(self, reached: Callable[[], bool], timeout: float) -> bool:

@@ -1,10 +1,11 @@
 """What travels between levels: a Spark row is the slot that it goes to and one message.
 
-| kind u8: "O" orders, "R" rows, "C" receipt, "B" batch, "F" failure | MessagePack |
+| kind u8: "O" orders, "R" rows, "C" receipt, "T" tally, "B" batch, "F" failure | MessagePack |
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import NamedTuple
 
 import msgspec
@@ -55,6 +56,33 @@ class Rows(NamedTuple):
     packed: bytes
 
 
+class Sample(NamedTuple):
+    """A record, to be shown; `cut`: of its key or its value only the beginning is here."""
+
+    topic: str
+    partition: int  # -1: the hash of the key will decide
+    offset: int  # -1: it has none yet
+    key: bytes | None
+    value: bytes | None
+    timestamp: int
+    cut: bool
+
+
+class Tally(NamedTuple):
+    """What was counted of an attempt at a task: it is shown, and nothing depends on it."""
+
+    stage: int
+    partition: int
+    attempt: str
+    read: Mapping[str, int]  # records by topic
+    written: Mapping[str, int]
+    ages: list[int]  # of some of the records of the log: ms from their timestamp to the clock of the batch
+    aged: int  # the records of the log that these stand for
+    restored: tuple[str, int, float] | None  # if state was not ready: how it came, its entries, and ms
+    came: list[Sample]
+    went: list[Sample]
+
+
 class Batch(NamedTuple):
     number: int
     clock: int
@@ -69,12 +97,13 @@ class Failed(NamedTuple):
 
 
 _encode = msgspec.msgpack.Encoder().encode
-_LETTERS = {Orders: b"O", Rows: b"R", Batch: b"B", Failed: b"F"}
+_LETTERS = {Orders: b"O", Rows: b"R", Tally: b"T", Batch: b"B", Failed: b"F"}
 _orders, _rows = msgspec.msgpack.Decoder(Orders), msgspec.msgpack.Decoder(Rows)
 _batch, _failed = msgspec.msgpack.Decoder(Batch), msgspec.msgpack.Decoder(Failed)
+_tally = msgspec.msgpack.Decoder(Tally)
 RECEIPT = b"C"
 
-Message = Orders | Rows | Batch | Failed
+Message = Orders | Rows | Tally | Batch | Failed
 
 
 def encode(message: Message) -> bytes:
@@ -93,6 +122,8 @@ def decode(raw: bytes) -> Message | bytes:
             return _orders.decode(rest)
         case b"R":
             return _rows.decode(rest)
+        case b"T":
+            return _tally.decode(rest)
         case b"B":
             return _batch.decode(rest)
         case b"F":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import time
 from collections.abc import Iterable, Iterator, Sequence
 from operator import itemgetter
 from pathlib import Path
@@ -28,6 +29,7 @@ from headrace.runtime.task import Surroundings, Task
 from headrace.spark import wire
 from headrace.spark.home import Handler, Homes, Message
 from headrace.spark.job import Job
+from headrace.spark.noting import Notes, counted
 from headrace.spark.shipping import failed, load_job, located
 from headrace.state.engine import Version
 
@@ -64,6 +66,7 @@ class Workshop:
         self._limits: dict[str, int] = {}
         self._routes: Routes = {}
         self._globals = Globals(self)
+        self._notes = Notes((), 0)  # of the attempt that is running
 
     def handle(self, raw_orders: bytes, raw_rows: Iterable[bytes]) -> list[Message]:
         """Runs the tasks of a level for which there is something to do."""
@@ -89,6 +92,7 @@ class Workshop:
         job, task_id = self.job, TaskId(order.stage, order.partition)
         base = None if order.base is None else Version(*order.base)
         attempt = Attempt(task_id, orders.level, orders.number, new_attempt(), base)
+        self._notes = Notes(order.ranges, job.config.dashboard_sample_records)
         self._globals.advance(orders)
         task = self._task(task_id, base, orders)
         consumed: dict[str, int] = {}
@@ -98,6 +102,7 @@ class Workshop:
             some = decode_rows(chunk.packed)
             consumed[chunk.attempt] = consumed.get(chunk.attempt, 0) + len(some)
             received += some
+        self._notes.received([*rows, *received], job.inner_topics(order.stage))
         with step(TASK_RUN, job.at_step):
             result, positions = self._run(task, order, orders, attempt, rows, received)
         sent, carried, outbox = self._sorted_out(result, task_id)
@@ -120,6 +125,9 @@ class Workshop:
         inline, at_step = job.config.receipt_max_bytes, job.at_step
         receipt = hand_back(self.storage, attempt, given, self._partitions, inline=inline, at_step=at_step)
         yield job.slot_of(task_id), wire.RECEIPT + encode_receipt(receipt)
+        written = counted([*sent.values(), *carried.values(), outbox], job.topics_written(order.stage))
+        tally = self._notes.tally(task_id, attempt.id, orders.clock, positions, written, result.outputs)
+        yield job.slot_of(task_id), wire.encode(tally)
 
     def _task(self, task_id: TaskId, base: Version | None, orders: wire.Orders) -> Task:
         """The task, with its state at the version that it starts from."""
@@ -128,12 +136,15 @@ class Workshop:
         if home is None:
             directory = Path(job.state) / job.application / str(task_id)
             home = self._homes[task_id] = LmdbHome(directory, job.checkpoint_id, task_id)
+        began = time.perf_counter()
         restored = restore(
             home,
             base,
             lambda: read_ledger(self.storage, orders.number - 1).standing(task_id).chain,
             lambda link: read_delta(self.storage, task_id, link),
         )
+        if restored.how != READY:
+            self._notes.restored = restored.how, restored.entries, 1000 * (time.perf_counter() - began)
         warm = self._tasks.get(task_id)
         if warm is None or restored.how != READY or warm.state.version != base:
             nodes = job.nodes_of(task_id.subtopology)
@@ -168,7 +179,8 @@ class Workshop:
         """Rows of the log; a row's order is the largest timestamp so far in its range, then its place."""
         largest, topic, partition = -1, range_.topic, range_.partition
         at = TopicPartition(topic, partition)
-        for chunk in self.log.read(at, range_.start, range_.end, topic_id=self.job.topics.get(topic)):
+        chunks = self.log.read(at, range_.start, range_.end, topic_id=self.job.topics.get(topic))
+        for chunk in self._notes.reading(at, chunks):
             for offset, key, value, timestamp, headers in chunk.rows():
                 largest = max(largest, timestamp)
                 yield topic, partition, offset, key, value, timestamp, headers, (largest, topic, partition, offset)

@@ -85,12 +85,13 @@ def _records(snapshot: Snapshot, seen: Observation) -> Iterable[Metric]:
     dropped = CounterMetricFamily("headrace_dropped_records", "Records left out", labels=["reason"])
     for reason, count in sorted(snapshot.dropped.items()):
         dropped.add_metric([reason], count)
-    nodes = CounterMetricFamily("headrace_node_records", "Records that a node has taken in", labels=["node"])
-    for node, count in sorted(seen.nodes.items()):
-        nodes.add_metric([node], count)
+    nodes = CounterMetricFamily("headrace_node_records", "Into a source, out of a sink", labels=["node", "task"])
+    for node, tasks in sorted(seen.tasks.items()):
+        for task, count in sorted(tasks.items()):
+            nodes.add_metric([node, task], count)
     yield from (read, lag, sent, dropped, nodes)
     if seen.dead_letters is not None:
-        yield CounterMetricFamily("headrace_dead_letters", "Records in the dead letter topic", seen.dead_letters)
+        yield CounterMetricFamily("headrace_dead_letters", "Records for the dead letter topic", seen.dead_letters)
 
 
 def _states(snapshot: Snapshot, seen: Observation) -> Iterable[Metric]:
@@ -104,6 +105,8 @@ def _states(snapshot: Snapshot, seen: Observation) -> Iterable[Metric]:
     for how, count in sorted(seen.restored.items()):
         restored.add_metric([how], count)
     yield from (size, entries, restored)
+    yield CounterMetricFamily("headrace_restored_entries", "Entries of state that were restored", seen.restored_entries)
+    yield CounterMetricFamily("headrace_restore_seconds", "Time that it took to restore state", seen.restored_seconds)
 
 
 def _times(snapshot: Snapshot, seen: Observation) -> Iterable[Metric]:
@@ -111,11 +114,11 @@ def _times(snapshot: Snapshot, seen: Observation) -> Iterable[Metric]:
     for task, time in sorted(seen.stream_times.items()):
         late.add_metric([task], max(0, snapshot.clock - time) / 1000)
     yield late
-    if seen.latencies:
-        buckets = [*((str(float(bound)), count) for bound, count in seen.latencies), ("+Inf", seen.latencies[-1][1])]
+    if seen.latency.count:
+        buckets = [*((str(ms / 1000), count) for ms, count in seen.latency.up_to()), ("+Inf", seen.latency.count)]
         yield HistogramMetricFamily(
             "headrace_end_to_end_latency_seconds",
-            "From the timestamp of a record until its results are committed",
+            "From the timestamp of a record until its batch is committed",
             buckets=buckets,
-            sum_value=seen.latency_sum,
+            sum_value=seen.latency.sum / 1000,
         )

@@ -1,0 +1,154 @@
+"""What is counted of an attempt at a task, where rows come in and where they go out: by chunk, never row by row."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import chain
+from operator import itemgetter
+from typing import Any
+
+from headrace.log.protocol import Chunk
+from headrace.model.ids import TaskId, TopicPartition
+from headrace.runtime.batch import Output, Row
+from headrace.spark import wire
+
+AT_MOST = 250  # timestamps of a task and batch whose ages are told: enough for a histogram
+LOOKED_AT = 64  # of the last rows, for records to be shown
+CUT = 1000  # bytes of a key or a value that are shown
+_Part = tuple[int, bytes | None, bytes | None, int]  # offset, key, value, timestamp
+_topic = itemgetter(0)
+
+
+class Notes:
+    """Of one attempt; `keep` is how many records of each topic are kept to be shown."""
+
+    def __init__(self, ranges: Sequence[wire.Range], keep: int) -> None:
+        self._stride = max(1, -(-sum(range_.end - range_.start for range_ in ranges) // AT_MOST))
+        self._keep, self._ranges = keep, dict[TopicPartition, _Range]()
+        self._read, self._came = dict[str, int](), list[wire.Sample]()
+        self.restored: tuple[str, int, float] | None = None  # how state came here, its entries, and ms
+
+    def reading(self, at: TopicPartition, chunks: Iterable[Chunk]) -> Iterator[Chunk]:
+        """Looks at chunks while they pass."""
+        range_ = self._ranges[at] = _Range(self._stride)
+        for chunk in chunks:
+            range_.begin(chunk)
+            yield chunk
+
+    def received(self, rows: Sequence[Row], topics: Sequence[str]) -> None:
+        """Rows of other tasks; `topics` are those of which there can be any."""
+        _add(self._read, counted([rows], topics))
+        self._came += _samples(rows, self._keep, _of_row)
+
+    def tally(
+        self,
+        task: TaskId,
+        attempt: str,
+        clock: int,
+        positions: Mapping[TopicPartition, int],
+        written: Mapping[str, int],
+        outputs: Sequence[Output],
+    ) -> wire.Tally:
+        """All of it, once it is known up to where the log was read."""
+        ages: list[int] = []
+        aged = 0
+        for at, range_ in self._ranges.items():
+            range_.end(positions.get(at, 0))
+            _add(self._read, {at.topic: range_.count})
+            ages += [clock - timestamp for timestamp in range_.timestamps]
+            aged += range_.count
+            self._came += range_.samples(at, self._keep)
+        went = _samples(outputs, self._keep, _of_output)
+        return wire.Tally(
+            stage=task.subtopology,
+            partition=task.partition,
+            attempt=attempt,
+            read=self._read,
+            written=written,
+            ages=ages,
+            aged=aged,
+            restored=self.restored,
+            came=self._came,
+            went=went,
+        )
+
+
+class _Range:
+    """A range of the log. Whoever reads it takes a chunk only when the one before is used up."""
+
+    def __init__(self, stride: int) -> None:
+        self._stride = stride
+        self._last: Chunk | None = None
+        self._used = 0  # records of the last chunk
+        self.count, self.timestamps = 0, list[int]()
+
+    def begin(self, chunk: Chunk) -> None:
+        if self._last is not None:
+            self._use(len(self._last))
+        self._last = chunk
+
+    def end(self, position: int) -> None:
+        """Of the last chunk, what lies before a position was used."""
+        if self._last is not None:
+            self._use(bisect_left(self._last.offsets, position))
+
+    def _use(self, upto: int) -> None:
+        if self._last is not None:
+            first = -self.count % self._stride
+            self.timestamps += self._last.records.timestamps[first : upto : self._stride]
+            self.count += upto
+            self._used = upto
+
+    def samples(self, at: TopicPartition, keep: int) -> Iterator[wire.Sample]:
+        """The last records that were used."""
+        if self._last is None or not keep:
+            return
+        records, offsets = self._last.records, self._last.offsets
+        for i in range(max(0, self._used - keep), self._used):
+            yield _sample(at.topic, at.partition, offsets[i], records.keys[i], records.values[i], records.timestamps[i])
+
+
+def counted(rows: Sequence[Sequence[Any]], topics: Sequence[str]) -> dict[str, int]:
+    """Rows by topic, which is their first part; `topics` are those of which there can be any.
+
+    >>> counted([[("a", 1), ("b", 2)], [("a", 3)]], ["a", "b"]), counted([[("a", 1)]], ["a"])
+    ({'a': 2, 'b': 1}, {'a': 1})
+    """
+    if len(topics) == 1:  # nothing to look at
+        number = sum(map(len, rows))
+        return {topics[0]: number} if number else {}
+    return dict(Counter(map(_topic, chain.from_iterable(rows))))
+
+
+def _add(counts: dict[str, int], more: Mapping[str, int]) -> None:
+    for name, count in more.items():
+        counts[name] = counts.get(name, 0) + count
+
+
+def _samples(rows: Sequence[Any], keep: int, part: Callable[[Any], _Part]) -> list[wire.Sample]:
+    """The last rows of every topic, as far as they are among the last of all."""
+    found: dict[str, list[wire.Sample]] = {}
+    for row in rows[: -LOOKED_AT - 1 : -1] if keep else ():
+        some = found.setdefault(row[0], [])
+        if len(some) < keep:
+            some.append(_sample(row[0], row[1] if row[1] is not None else -1, *part(row)))
+    return [sample for some in found.values() for sample in reversed(some)]
+
+
+def _of_row(row: Row) -> _Part:
+    _, _, offset, key, value, timestamp, _, _ = row
+    return offset, key, value, timestamp
+
+
+def _of_output(output: Output) -> _Part:
+    _, _, key, value, timestamp, _, _ = output
+    return -1, key, value, timestamp
+
+
+def _sample(
+    topic: str, partition: int, offset: int, key: bytes | None, value: bytes | None, timestamp: int
+) -> wire.Sample:
+    is_cut = len(key or b"") > CUT or len(value or b"") > CUT
+    return wire.Sample(topic, partition, offset, key and key[:CUT], value and value[:CUT], timestamp, is_cut)

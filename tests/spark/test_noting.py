@@ -1,0 +1,173 @@
+"""What is counted of an attempt at a task, and what all of it adds up to."""
+
+import re
+
+import pytest
+
+from headrace import StreamsBuilder, serde
+from headrace.commit.receipt import Receipt
+from headrace.log.protocol import Chunk, Records
+from headrace.model.ids import TaskId, TopicPartition
+from headrace.query.flows import Flows
+from headrace.spark import noting, wire
+from headrace.spark.noting import CUT, Notes, counted
+from headrace.spark.totals import SHOWN, Totals
+
+IN = TopicPartition("lines", 0)
+TASK = TaskId(0, 0)
+
+
+def chunks(*sizes, first=0, step=1):
+    """Offsets go up by `step`; the timestamp of a record is its offset."""
+    found = []
+    for size in sizes:
+        offsets = range(first, first + size * step, step)
+        found.append(Chunk(offsets, Records([b"k"] * size, [b"%d" % at for at in offsets], list(offsets))))
+        first += size * step
+    return found
+
+
+def noted(some, *, upto, keep=5, clock=100_000):
+    notes = Notes([wire.Range("lines", 0, 0, sum(len(chunk) for chunk in some), False)], keep)
+    assert list(notes.reading(IN, some)) == some
+    return notes.tally(TASK, "a", clock, {IN: upto}, {}, [])
+
+
+def test_records_are_counted_up_to_where_the_log_was_read():
+    assert noted(chunks(3, 4), upto=7).read == {"lines": 7}
+    assert noted(chunks(3, 4), upto=5).read == {"lines": 5}
+    assert noted(chunks(3, 1), upto=3).read == {"lines": 3}
+    assert noted(chunks(3, step=10), upto=11).read == {"lines": 2}
+    assert noted([], upto=0).read == {"lines": 0}
+
+
+def test_of_many_timestamps_some_stand_for_all():
+    few = noted(chunks(3, 4), upto=7, clock=10)
+    assert (few.ages, few.aged) == ([10, 9, 8, 7, 6, 5, 4], 7)
+    sizes = [7, 1, 500, 3] * 20
+    many = noted(chunks(*sizes), upto=sum(sizes), clock=sum(sizes))
+    assert noting.AT_MOST / 2 < len(many.ages) <= noting.AT_MOST
+    assert many.aged == sum(sizes)
+    gaps = {before - after for before, after in zip(many.ages, many.ages[1:], strict=False)}
+    assert len(gaps) == 1
+
+
+def test_the_last_records_of_each_topic_are_kept_and_long_ones_are_cut():
+    assert [sample.value for sample in noted(chunks(3, 4), upto=6, keep=2).came] == [b"4", b"5"]
+    assert noted(chunks(3, 4), upto=6, keep=0).came == []
+    notes = Notes([], 2)
+    rows = [("in", 0, n, b"k", b"%d" % n, n, (), None) for n in range(9)]
+    notes.received([*rows, ("other", 0, 1, None, b"x" * (CUT + 1), 5, (), None)], [])
+    outputs = [("out", None, b"k", b"%d" % n, n, (), None) for n in range(9)]
+    tally = notes.tally(TASK, "a", 0, {}, {}, outputs)
+    assert tally.read == {"in": 9, "other": 1}
+    assert [(some.topic, some.offset, len(some.value or b""), some.cut) for some in tally.came] == [
+        ("other", 1, CUT, True), ("in", 7, 1, False), ("in", 8, 1, False),
+    ]  # fmt: skip
+    assert [(some.partition, some.offset, some.value) for some in tally.went] == [(-1, -1, b"7"), (-1, -1, b"8")]
+
+
+def test_a_tally_survives_being_bytes():
+    tally = noted(chunks(3), upto=3)._replace(restored=("caught up", 7, 1.5), written={"out": 2})
+    assert wire.decode(wire.encode(tally)) == tally
+
+
+def test_where_one_topic_is_possible_rows_are_not_looked_at():
+    assert counted([[None, None], [None]], ["out"]) == {"out": 3}
+    assert counted([[], []], ["out"]) == {}
+    assert counted([[("a",), ("b",)], [("a",)]], []) == {"a": 2, "b": 1}
+
+
+# ------------------------------------------------------------------------------------------------------------- totals
+def shop():
+    builder = StreamsBuilder()
+    lines = builder.stream("lines", key=serde.STRING, value=serde.STRING)
+    upper = lines.map_values(str.upper, name="upper").filter(lambda line: line, name="some")
+    upper.to("shouts", name="shout")
+    words = lines.group_by(lambda key, line: line, key=serde.STRING)
+    words.count(store="counts").to_stream(name="stream").map_values(str, name="text").to("counts", name="tell")
+    builder.stream(pattern=re.compile("events-.*")).peek(lambda _: None, name="look")
+    return builder.build().graph()
+
+
+def names(graph, kind):
+    return [name for name, node in graph.nodes.items() if type(node).__name__ == kind]
+
+
+@pytest.fixture
+def totals():
+    return Totals(Flows(shop(), "shop"), "letters")
+
+
+def tally(task, read, written, **more):
+    given = {"ages": [], "aged": 0, "restored": None, "came": [], "went": []} | more
+    return wire.Tally(task.subtopology, task.partition, f"{task}", read, written, **given)
+
+
+def receipt(task, stream_time=-1):
+    return Receipt(
+        task=task, level=0, number=0, attempt=f"{task}", base=None, delta=b"", entries=0, stream_time=stream_time
+    )
+
+
+def stages(graph):
+    """The stage of each node."""
+    return {name: number for number, nodes in Flows(graph, "shop")._stages.items() for name in nodes}
+
+
+def test_counts_are_those_of_the_nodes_by_which_records_come_and_go(totals):
+    graph = shop()
+    at = stages(graph)
+    first, second, events = TaskId(at["shout"], 0), TaskId(at["tell"], 1), TaskId(at["look"], 0)
+    (inner,) = [f"shop-{topic}" for topic in graph.internal_topics]
+    for _ in range(2):
+        tallies = [
+            tally(first, {"lines": 10}, {"shouts": 4, inner: 10, "letters": 1}, ages=[5, 50], aged=10),
+            tally(second, {inner: 10}, {"counts": 3}, restored=("restored", 70, 20.0)),
+            tally(events, {"events-7": 2}, {}),
+            tally(TaskId(9, 9), {"lines": 1000}, {}),  # whose receipt is not there: a part that was run again
+        ]
+        totals.add([receipt(first, 500), receipt(second, 400), receipt(events)], tallies, clock=1000, now=1100)
+    seen = totals.observed()
+    assert (seen["batches"], seen["read"], seen["sent"]) == (
+        2, {"lines": 20, "events-7": 4}, {"shouts": 8, "counts": 6, "letters": 2},
+    )  # fmt: skip
+    assert seen["dead_letters"] == 2
+    assert seen["nodes"]["shout"] == 8
+    assert seen["tasks"]["tell"] == {f"{second}": 6}
+    assert seen["stream_times"] == {f"{first}": 500, f"{second}": 400}
+    assert (seen["restored"], seen["restored_entries"], seen["restored_seconds"]) == ({"restored": 2}, 140, 0.04)
+    assert (seen["latency"].count, seen["latency"].least, seen["latency"].most) == (20, 105, 150)
+
+
+def test_edges_are_known_through_nodes_that_hand_on_every_record(totals):
+    graph = shop()
+    lines, inner, events = (name for name in graph.nodes if name in names(graph, "Source"))
+    counts = {lines: 10, inner: 9, "shout": 4, "tell": 3, events: 5}
+    known = Flows(graph, "shop").edges(counts)
+    assert known[lines, "upper"] == known["upper", "some"] == 10
+    assert known["some", "shout"] == 4
+    assert known["text", "tell"] == known["stream", "text"] == 3
+    (aggregate,) = graph.parents["stream"]
+    assert known[aggregate, "stream"] == 3
+    assert known[events, "look"] == 5
+
+
+def test_a_sink_is_left_out_where_several_may_have_written():
+    builder = StreamsBuilder()
+    lines = builder.stream("lines")
+    lines.filter(lambda _: True).to("out", name="one")
+    lines.to("out", name="other")
+    lines.to("apart", name="third")
+    flows = Flows(builder.build().graph(), "app")
+    assert (flows.sink_of(0, "out"), flows.sink_of(0, "apart"), flows.sink_of(0, "nowhere")) == (None, "third", None)
+
+
+def test_the_last_records_of_a_node_are_shown(totals):
+    at = stages(shop())
+    task = TaskId(at["shout"], 0)
+    for n in range(20):
+        went = [wire.Sample("shouts", -1, -1, b"k", b"%d" % n, n, False)]
+        totals.add([receipt(task)], [tally(task, {}, {}, went=went)], clock=0, now=0)
+    assert [sample.timestamp for sample in totals.samples("shout")] == list(range(20 - SHOWN, 20))
+    assert totals.samples("unknown") == []
