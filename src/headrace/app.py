@@ -19,6 +19,7 @@ from headrace.model.ids import TaskId
 from headrace.query.flows import Flows
 from headrace.query.position import Position, QueryResult
 from headrace.query.queries import Query
+from headrace.query.samples import ShownRecord, shown
 from headrace.query.status import Observation
 from headrace.query.streams_metrics import streams_metrics
 from headrace.spark.life import QueryStoppedError, State, ended_by_signals
@@ -226,6 +227,14 @@ class Application:
             if self._run is not None:
                 self._run.pause(paused=False)
 
+    def snapshot(self) -> None:
+        """Has the state of every task merged into one file of the checkpoint, beside the batches.
+
+        It begins with the next batch, which need not wait for records, and is there when one of those that follow is
+        committed. A task that is restored then reads one file.
+        """
+        self._running().snapshot()
+
     @property
     def is_paused(self) -> bool:
         return self._paused
@@ -268,6 +277,10 @@ class Application:
     def metrics(self) -> dict[str, float]:
         """Counts and times in milliseconds, under Kafka Streams' names; parts of a count stand behind a slash."""
         return streams_metrics(self.observe(), self._running().coordinator.ledger)
+
+    def samples(self, node: str) -> list[ShownRecord]:
+        """The last records that went into a source or out of a sink, as text."""
+        return shown(self.setup.graph, self.setup.config, node, self._totals.samples(node))
 
     def observe(self) -> Observation:
         """How it is doing, for a dashboard."""

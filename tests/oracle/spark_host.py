@@ -88,7 +88,7 @@ class SparkHost:
             return None
 
     def dropped_records(self) -> int:
-        return self.app.metrics()["dropped-records-total"]
+        return int(self.app.metrics()["dropped-records-total"])
 
     def close(self) -> None:
         self.app.stop()

@@ -5,9 +5,11 @@ import re
 import pytest
 
 from headrace import StreamsBuilder, serde
+from headrace.commit.handing import Attempt
 from headrace.commit.receipt import Receipt
 from headrace.log.protocol import Chunk, Records
 from headrace.model.ids import TaskId, TopicPartition
+from headrace.model.record import Sample
 from headrace.query.flows import Flows
 from headrace.spark import noting, wire
 from headrace.spark.noting import CUT, Notes, counted
@@ -27,10 +29,16 @@ def chunks(*sizes, first=0, step=1):
     return found
 
 
+def told(notes, clock, positions, outputs) -> wire.Tally:
+    found = wire.decode(notes.tally(Attempt(TASK, 0, 7, "a", None), clock, positions, outputs))
+    assert isinstance(found, wire.Tally)
+    return found
+
+
 def noted(some, *, upto, keep=5, clock=100_000):
     notes = Notes([wire.Range("lines", 0, 0, sum(len(chunk) for chunk in some), False)], keep)
     assert list(notes.reading(IN, some)) == some
-    return notes.tally(TASK, "a", clock, {IN: upto}, {}, [])
+    return told(notes, clock, {IN: upto}, [])
 
 
 def test_records_are_counted_up_to_where_the_log_was_read():
@@ -59,7 +67,7 @@ def test_the_last_records_of_each_topic_are_kept_and_long_ones_are_cut():
     rows = [("in", 0, n, b"k", b"%d" % n, n, (), None) for n in range(9)]
     notes.received([*rows, ("other", 0, 1, None, b"x" * (CUT + 1), 5, (), None)], [])
     outputs = [("out", None, b"k", b"%d" % n, n, (), None) for n in range(9)]
-    tally = notes.tally(TASK, "a", 0, {}, {}, outputs)
+    tally = told(notes, 0, {}, outputs)
     assert tally.read == {"in": 9, "other": 1}
     assert [(some.topic, some.offset, len(some.value or b""), some.cut) for some in tally.came] == [
         ("other", 1, CUT, True), ("in", 7, 1, False), ("in", 8, 1, False),
@@ -167,7 +175,7 @@ def test_the_last_records_of_a_node_are_shown(totals):
     at = stages(shop())
     task = TaskId(at["shout"], 0)
     for n in range(20):
-        went = [wire.Sample("shouts", -1, -1, b"k", b"%d" % n, n, False)]
+        went = [Sample("shouts", -1, -1, b"k", b"%d" % n, n, False)]
         totals.add([receipt(task)], [tally(task, {}, {}, went=went)], clock=0, now=0)
     assert [sample.timestamp for sample in totals.samples("shout")] == list(range(20 - SHOWN, 20))
     assert totals.samples("unknown") == []

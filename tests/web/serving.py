@@ -12,6 +12,7 @@ from urllib.parse import urlsplit
 from headrace.model.ids import TopicPartition
 from headrace.query import Follower
 from headrace.query.latencies import Latencies
+from headrace.query.samples import ShownRecord
 from headrace.query.status import Observation
 from headrace.web import Board, Server
 from tests.query.programs import every_kind, finished
@@ -22,6 +23,7 @@ class Told:
 
     def __init__(self, **observed: Any) -> None:
         self.seen, self.done = Observation(**{"state": "RUNNING", **observed}), list[str]()
+        self.records: dict[str, list[ShownRecord]] = {}  # by node
 
     def observe(self) -> Observation:
         return self.seen
@@ -34,6 +36,12 @@ class Told:
 
     def stop(self) -> None:
         self.done.append("stop")
+
+    def snapshot(self) -> None:
+        self.done.append("snapshot")
+
+    def samples(self, node: str) -> list[ShownRecord]:
+        return self.records.get(node, [])
 
 
 def latencies() -> Latencies:

@@ -187,6 +187,15 @@ class Coordinator:
         self._keep_up(self.ledger.tasks if is_time else [receipt.task for receipt in receipts], clean=is_time)
         return manifest
 
+    def want_snapshots(self) -> None:
+        """Has the state of every task merged into one file, from the next batch on; from any thread."""
+        self._upkeep.want_snapshots()
+
+    @property
+    def wants_batch(self) -> bool:
+        """Whether there is work that needs a manifest, though there may be nothing to read."""
+        return self._upkeep.is_waiting
+
     def check(self) -> None:
         """Raises what went wrong beside the batches."""
         self._deliveries.check()

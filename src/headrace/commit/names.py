@@ -21,6 +21,7 @@ from headrace.model.ids import TaskId
 CHECKPOINT = "checkpoint"
 MANIFESTS = "manifests/"
 OWNERS = "owners/"
+SNAPSHOTS = "snapshots"
 NUMBERED = (MANIFESTS, "deltas/", "outboxes/", "carried/", "snapshots/")
 _MANIFEST = re.compile(r"manifests/(\d{12,})")
 _NUMBER = re.compile(r"(\d{12,})(\D.*)?")

@@ -12,7 +12,7 @@ from headrace.commit.errors import CheckpointCorruptedError, StorageError
 from headrace.commit.lane import Lane
 from headrace.commit.ledger import Ledger
 from headrace.commit.merging import Merge, merge_links, purge
-from headrace.commit.names import attempt_name
+from headrace.commit.names import SNAPSHOTS, attempt_name
 from headrace.commit.receipt import new_attempt
 from headrace.commit.steps import AtStep
 from headrace.commit.storage import Storage
@@ -34,6 +34,7 @@ class Upkeep:
         self._merging: dict[TaskId, Merge] = {}  # until a manifest names the file
         self._done: SimpleQueue[tuple[Merge, Link | None]] = SimpleQueue()
         self._clean = False
+        self._wanted = self._forced = False  # snapshots of everything, not begun yet, or not named yet by a manifest
         self.spoilt: frozenset[TaskId] = frozenset()
 
     def start(self, ledger: Ledger, tasks: Iterable[TaskId], *, clean: bool) -> None:
@@ -45,15 +46,28 @@ class Upkeep:
             del self._merging[task]
         if not self._lane.idle:
             return
-        jobs = [job for task in tasks if (job := self._job(ledger, task)) is not None]
+        some = ledger.tasks if self._wanted else tasks
+        jobs = [job for task in some if (job := self._job(ledger, task, anyway=self._wanted)) is not None]
+        self._forced |= self._wanted and bool(jobs)
+        self._wanted = False
         self._merging |= {job.task: job for job in jobs}
         if jobs or self._clean:
             needed = ledger.needed(self._keep) | {job.name for job in self._merging.values()} if self._clean else None
             self._clean = False
             self._lane.submit(partial(self._run, jobs, needed, ledger.number))
 
+    def want_snapshots(self) -> None:
+        """Has the state of every task merged into one file, whether it needs it or not; from any thread."""
+        self._wanted = True
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether a snapshot that is wanted can go on with the next manifest only."""
+        return self._wanted or (self._forced and self._lane.idle and not self._done.empty())
+
     def finished(self) -> list[tuple[Merge, Link]]:
         """What was merged meanwhile."""
+        self._forced &= not self._lane.idle  # what is done is taken now
         found: list[tuple[Merge, Link]] = []
         while True:
             try:
@@ -76,14 +90,16 @@ class Upkeep:
         self._stopping = True
         self._lane.stop(_PATIENCE)
 
-    def _job(self, ledger: Ledger, task: TaskId) -> Merge | None:
+    def _job(self, ledger: Ledger, task: TaskId, *, anyway: bool) -> Merge | None:
         chain = ledger.standing(task).chain
         if task in self._merging or task in self.spoilt:
             return None
         start = worn(chain, self._wear, ledger.number)
+        if anyway and chain and not (len(chain) == 1 and chain[0].piece.name.startswith(SNAPSHOTS)):
+            start = 0
         if start is None:
             return None
-        name = attempt_name("snapshots", task, ledger.number + 1, new_attempt())
+        name = attempt_name(SNAPSHOTS, task, ledger.number + 1, new_attempt())
         return Merge(task, chain[start:], start == 0, name)
 
     def _run(self, jobs: Sequence[Merge], needed: set[str] | None, upto: int) -> None:

@@ -92,3 +92,15 @@ class VersionedRecord(NamedTuple):
 
 def headers_of(headers: Iterable[tuple[str, bytes | None]]) -> Headers:
     return tuple((name, value) for name, value in headers)
+
+
+class Sample(NamedTuple):
+    """A record as bytes, to be shown; `cut`: of its key or its value only the beginning is here."""
+
+    topic: str
+    partition: int  # -1: the hash of the key will decide
+    offset: int  # -1: it has none yet
+    key: bytes | None
+    value: bytes | None
+    timestamp: int
+    cut: bool

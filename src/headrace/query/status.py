@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from headrace.model.ids import TopicPartition
 from headrace.query.follower import Follower
 from headrace.query.latencies import Latencies
+from headrace.query.samples import ShownRecord
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,6 +45,8 @@ class Observed(Protocol):
     def pause(self) -> None: ...
     def resume(self) -> None: ...
     def stop(self) -> None: ...
+    def snapshot(self) -> None: ...
+    def samples(self, node: str) -> Sequence[ShownRecord]: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -22,6 +22,7 @@ class Control(msgspec.Struct, frozen=True):
     stream_time: int  # the latest of any task in this run
     spoilt: list[tuple[int, int]]  # tasks whose state cannot be read any more from the checkpoint
     paused: bool = False  # no further batch
+    wanted: bool = False  # a batch, though there may be nothing to read
 
 
 def write_control(path: Path, control: Control) -> None:
@@ -34,7 +35,9 @@ def read_control(path: Path) -> Control:
     return msgspec.json.decode(path.read_bytes(), type=Control)
 
 
-def control_of(ledger: Ledger, spoilt: Iterable[TaskId], stream_time: int, *, paused: bool) -> Control:
+def control_of(
+    ledger: Ledger, spoilt: Iterable[TaskId], stream_time: int, *, paused: bool, wanted: bool = False
+) -> Control:
     standing = ((task, at.version) for task, at in ledger.tasks.items())
     return Control(
         number=ledger.number,
@@ -45,4 +48,5 @@ def control_of(ledger: Ledger, spoilt: Iterable[TaskId], stream_time: int, *, pa
         stream_time=stream_time,
         spoilt=[(task.subtopology, task.partition) for task in spoilt],
         paused=paused,
+        wanted=wanted,
     )

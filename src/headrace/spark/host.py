@@ -39,7 +39,8 @@ class Host:
         self._folder = new_folder()
         self._control, job_path = self._folder / "control", self._folder / f"job-{secrets.token_hex(8)}"
         self._changed, self._failed = threading.Condition(), None
-        self._paused, self._stopping = paused, False
+        self._standing_still = threading.Lock()  # the ledger, while it is read from another thread
+        self._paused, self._stopping, self._wanted = paused, False, False
         self._shares_time = job.config.stream_time_scope == "application"
         self._told = self._stream_time = -1
         self.phases: dict[int, dict[str, float]] = {}  # ms, by batch
@@ -59,8 +60,15 @@ class Host:
     def _tell(self) -> None:
         """Tells the process that plans batches where everything stands."""
         idle = self._paused or self._stopping or self._failed is not None
-        ledger, spoilt = self._coordinator.ledger, self._coordinator.spoilt
-        write_control(self._control, control_of(ledger, spoilt, self._stream_time, paused=idle))
+        with self._standing_still:
+            ledger, spoilt, self._wanted = (
+                self._coordinator.ledger,
+                self._coordinator.spoilt,
+                self._coordinator.wants_batch,
+            )
+            write_control(
+                self._control, control_of(ledger, spoilt, self._stream_time, paused=idle, wanted=self._wanted)
+            )
 
     def _commit(self, frame: DataFrame, _: int) -> None:
         """Collects the receipts of a batch, and makes it happen.
@@ -76,7 +84,8 @@ class Host:
             receipts: list[Receipt] = [decode_receipt(raw) for raw in messages if isinstance(raw, bytes)]
             for batch in (message for message in messages if isinstance(message, wire.Batch)):
                 ran = time.perf_counter()
-                self._coordinator.commit(batch.number, batch.clock, receipts)
+                with self._standing_still:
+                    self._coordinator.commit(batch.number, batch.clock, receipts)
                 self._ended[batch.number] = done = time.perf_counter()
                 self._note(
                     batch.number, plan=called - batch.clock, run=1000 * (ran - began), commit=1000 * (done - ran)
@@ -127,6 +136,12 @@ class Host:
         with self._changed:
             self._paused = paused
             self._tell()
+
+    def look(self) -> None:
+        """Sees to it that a batch is planned if one is wanted now."""
+        if self._coordinator.wants_batch != self._wanted:
+            with self._changed:
+                self._tell()
 
     def stop(self) -> None:
         """Lets the batch that is running end: Spark would throw away what it has done."""

@@ -9,8 +9,10 @@ from itertools import chain
 from operator import itemgetter
 from typing import Any
 
+from headrace.commit.handing import Attempt
 from headrace.log.protocol import Chunk
-from headrace.model.ids import TaskId, TopicPartition
+from headrace.model.ids import TopicPartition
+from headrace.model.record import Sample
 from headrace.runtime.batch import Output, Row
 from headrace.spark import wire
 
@@ -27,7 +29,8 @@ class Notes:
     def __init__(self, ranges: Sequence[wire.Range], keep: int) -> None:
         self._stride = max(1, -(-sum(range_.end - range_.start for range_ in ranges) // AT_MOST))
         self._keep, self._ranges = keep, dict[TopicPartition, _Range]()
-        self._read, self._came = dict[str, int](), list[wire.Sample]()
+        self._read, self._came = dict[str, int](), list[Sample]()
+        self.written: Mapping[str, int] = {}  # records by topic
         self.restored: tuple[str, int, float] | None = None  # how state came here, its entries, and ms
 
     def reading(self, at: TopicPartition, chunks: Iterable[Chunk]) -> Iterator[Chunk]:
@@ -44,13 +47,11 @@ class Notes:
 
     def tally(
         self,
-        task: TaskId,
-        attempt: str,
+        attempt: Attempt,
         clock: int,
         positions: Mapping[TopicPartition, int],
-        written: Mapping[str, int],
         outputs: Sequence[Output],
-    ) -> wire.Tally:
+    ) -> bytes:
         """All of it, once it is known up to where the log was read."""
         ages: list[int] = []
         aged = 0
@@ -61,18 +62,19 @@ class Notes:
             aged += range_.count
             self._came += range_.samples(at, self._keep)
         went = _samples(outputs, self._keep, _of_output)
-        return wire.Tally(
-            stage=task.subtopology,
-            partition=task.partition,
-            attempt=attempt,
+        tally = wire.Tally(
+            stage=attempt.task.subtopology,
+            partition=attempt.task.partition,
+            attempt=attempt.id,
             read=self._read,
-            written=written,
+            written=self.written,
             ages=ages,
             aged=aged,
             restored=self.restored,
             came=self._came,
             went=went,
         )
+        return wire.encode(tally)
 
 
 class _Range:
@@ -101,7 +103,7 @@ class _Range:
             self.count += upto
             self._used = upto
 
-    def samples(self, at: TopicPartition, keep: int) -> Iterator[wire.Sample]:
+    def samples(self, at: TopicPartition, keep: int) -> Iterator[Sample]:
         """The last records that were used."""
         if self._last is None or not keep:
             return
@@ -127,9 +129,9 @@ def _add(counts: dict[str, int], more: Mapping[str, int]) -> None:
         counts[name] = counts.get(name, 0) + count
 
 
-def _samples(rows: Sequence[Any], keep: int, part: Callable[[Any], _Part]) -> list[wire.Sample]:
+def _samples(rows: Sequence[Any], keep: int, part: Callable[[Any], _Part]) -> list[Sample]:
     """The last rows of every topic, as far as they are among the last of all."""
-    found: dict[str, list[wire.Sample]] = {}
+    found: dict[str, list[Sample]] = {}
     for row in rows[: -LOOKED_AT - 1 : -1] if keep else ():
         some = found.setdefault(row[0], [])
         if len(some) < keep:
@@ -147,8 +149,6 @@ def _of_output(output: Output) -> _Part:
     return -1, key, value, timestamp
 
 
-def _sample(
-    topic: str, partition: int, offset: int, key: bytes | None, value: bytes | None, timestamp: int
-) -> wire.Sample:
+def _sample(topic: str, partition: int, offset: int, key: bytes | None, value: bytes | None, timestamp: int) -> Sample:
     is_cut = len(key or b"") > CUT or len(value or b"") > CUT
-    return wire.Sample(topic, partition, offset, key and key[:CUT], value and value[:CUT], timestamp, is_cut)
+    return Sample(topic, partition, offset, key and key[:CUT], value and value[:CUT], timestamp, is_cut)

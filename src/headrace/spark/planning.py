@@ -55,7 +55,7 @@ class Planner:
         begins = self._job.has_processors and len(control.versions) < len(self._job.all_tasks())
         due = any(when <= clock for _, _, when in control.due)
         later = self._job.config.stream_time_scope == "application" and control.stream_time > self._told
-        return bool(begins or due or later or control.carried or control.spoilt)
+        return bool(begins or due or later or control.carried or control.spoilt or control.wanted)
 
     def planned(self, control: Control) -> None:
         """All tasks are told what the control file says."""

@@ -134,6 +134,7 @@ class Run:
         self.coordinator.check()
         if self._host is not None:
             self._host.check()
+            self._host.look()
         if time.monotonic() < self._looked + LOOK:
             return True
         self._looked = time.monotonic()
@@ -178,6 +179,12 @@ class Run:
     def pause(self, paused: bool) -> None:
         if self._host is not None:
             self._host.pause(paused)
+
+    def snapshot(self) -> None:
+        """Has the deltas of every task merged into one file, from the next batch on, which is planned for it."""
+        self.coordinator.want_snapshots()
+        if self._host is not None:
+            self._host.look()
 
     # ------------------------------------------------------------------------------------------------------- its end
     def close(self) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 
 from headrace.commit.receipt import Receipt
 from headrace.model.ids import TaskId
+from headrace.model.record import Sample
 from headrace.query.flows import Flows
 from headrace.query.latencies import Latencies
 from headrace.spark import wire
@@ -26,7 +27,7 @@ class Totals:
         self._stream_times: dict[str, int] = {}
         self._restored, self._restored_entries, self._restored_ms = Counter[str](), 0, 0.0
         self._latencies = Latencies()
-        self._samples: defaultdict[str, deque[wire.Sample]] = defaultdict(lambda: deque(maxlen=SHOWN))
+        self._samples: defaultdict[str, deque[Sample]] = defaultdict(lambda: deque(maxlen=SHOWN))
         self._batches = 0
 
     def add(self, receipts: Iterable[Receipt], tallies: Iterable[wire.Tally], clock: int, now: int) -> None:
@@ -86,7 +87,7 @@ class Totals:
                 "latency": self._latencies.copy(),
             }
 
-    def samples(self, node: str) -> list[wire.Sample]:
+    def samples(self, node: str) -> list[Sample]:
         """The last records that went into a source or out of a sink, oldest first."""
         with self._lock:
             return list(self._samples[node]) if node in self._samples else []

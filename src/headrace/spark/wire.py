@@ -10,6 +10,8 @@ from typing import NamedTuple
 
 import msgspec
 
+from headrace.model.record import Sample
+
 SCHEMA = "slot int, message binary"
 
 
@@ -54,18 +56,6 @@ class Rows(NamedTuple):
     partition: int
     attempt: str
     packed: bytes
-
-
-class Sample(NamedTuple):
-    """A record, to be shown; `cut`: of its key or its value only the beginning is here."""
-
-    topic: str
-    partition: int  # -1: the hash of the key will decide
-    offset: int  # -1: it has none yet
-    key: bytes | None
-    value: bytes | None
-    timestamp: int
-    cut: bool
 
 
 class Tally(NamedTuple):

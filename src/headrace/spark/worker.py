@@ -125,9 +125,8 @@ class Workshop:
         inline, at_step = job.config.receipt_max_bytes, job.at_step
         receipt = hand_back(self.storage, attempt, given, self._partitions, inline=inline, at_step=at_step)
         yield job.slot_of(task_id), wire.RECEIPT + encode_receipt(receipt)
-        written = counted([*sent.values(), *carried.values(), outbox], job.topics_written(order.stage))
-        tally = self._notes.tally(task_id, attempt.id, orders.clock, positions, written, result.outputs)
-        yield job.slot_of(task_id), wire.encode(tally)
+        self._notes.written = counted([*sent.values(), *carried.values(), outbox], job.topics_written(order.stage))
+        yield job.slot_of(task_id), self._notes.tally(attempt, orders.clock, positions, result.outputs)
 
     def _task(self, task_id: TaskId, base: Version | None, orders: wire.Orders) -> Task:
         """The task, with its state at the version that it starts from."""
