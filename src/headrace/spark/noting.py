@@ -140,8 +140,8 @@ def _samples(rows: Sequence[Any], keep: int, part: Callable[[Any], _Part]) -> li
 
 
 def _of_row(row: Row) -> _Part:
-    _, _, offset, key, value, timestamp, _, _ = row
-    return offset, key, value, timestamp
+    _, _, _, key, value, timestamp, _, _ = row
+    return -1, key, value, timestamp  # it is not in the log
 
 
 def _of_output(output: Output) -> _Part:
