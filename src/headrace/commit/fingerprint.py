@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 
 from headrace.config import Config
 from headrace.plan.stage import Plan, Stage
+from headrace.runtime.defaults import resolved, serdes_of
 from headrace.runtime.serdes import Serdes
-from headrace.runtime.task import resolved, serdes_of
 from headrace.serde.protocol import Serde
 from headrace.state.spec import StoreSpec
 from headrace.topology.graph import Graph

@@ -68,7 +68,7 @@ class KGroupedStream:
     def _aggregate(self, initialize: Function, add: Function, given: Materialized, name: str | None) -> KTable:
         place = self.group.place
         spec = key_value_store(place, given, AGGREGATE)
-        node = StreamAggregate(place.named(name, AGGREGATE), spec.name, initialize, add)
+        node = StreamAggregate(place.named(name, AGGREGATE), spec.name, initialize, add, counts=add is agg.plus_one)
         return KTable(aggregate_stream(self.group, node, given, spec), given.name)
 
     if not TYPE_CHECKING:

@@ -12,7 +12,7 @@ from headrace.model.ids import TaskId
 from headrace.plan.cut import plan
 from headrace.query.errors import UnknownStoreError, UnsuitableQueryError
 from headrace.query.shapes import spec_of
-from headrace.runtime.task import resolved, serdes_of
+from headrace.runtime.defaults import resolved, serdes_of
 from headrace.serde.primitives import BYTES
 from headrace.serde.protocol import Serde
 from headrace.state.engine import Engine

@@ -6,14 +6,18 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from headrace.config import Config
 from headrace.model.ids import TaskId
-from headrace.model.timestamps import RECORD
+from headrace.model.timestamps import RECORD, extractor_of
 from headrace.runtime.buffers import Buffers
 from headrace.runtime.context import Context, TransformerContext
+from headrace.runtime.counting import counted_topics, counter_of
 from headrace.runtime.env import Env
 from headrace.runtime.failures import Failures
+from headrace.runtime.feeding import feeds_aggregate, feeds_suppressed_aggregate
 from headrace.runtime.operators import (
     aggregate,
+    counts,
     edges,
     foreign_key_join,
     process,
@@ -29,7 +33,7 @@ from headrace.runtime.operators import (
 from headrace.runtime.operators.emit import Emit, fan_out
 from headrace.runtime.punctuation import Punctuations
 from headrace.runtime.serdes import Serdes
-from headrace.runtime.tables import lookup_in
+from headrace.runtime.tables import keyed, lookup_in
 from headrace.serde.protocol import Serde
 from headrace.serde.windowed import inside_windows
 from headrace.topology import nodes as n
@@ -46,6 +50,10 @@ class Program:
     """A compiled sub-topology: what to feed, what runs by the clock, and what to close."""
 
     inlets: dict[str, edges.Inlet] = field(default_factory=dict[str, edges.Inlet])  # by source node
+    counted: dict[str, edges.Inlet] = field(default_factory=dict[str, edges.Inlet])  # the same, for rows of counts
+    combined: list[Callable[[], None]] = field(
+        default_factory=list[Callable[[], None]]
+    )  # let out what sinks have put together, behind everything else
     punctuations: Mapping[Punctuation, Punctuations] = field(
         default_factory=lambda: {kind: Punctuations() for kind in Punctuation}
     )
@@ -63,10 +71,13 @@ class Compiler:
         serdes: Serdes,
         failures: Failures,
         outlet: edges.Outlet,
-        default_extractor: n.TimestampExtractor,
+        config: Config,
+        *,
+        combines: bool,
     ) -> None:
         self.graph, self.task_id, self.env, self.serdes = graph, task_id, env, serdes
-        self.failures, self.outlet, self.default_extractor = failures, outlet, default_extractor
+        self.failures, self.outlet, self.config = failures, outlet, config
+        self._counted = counted_topics(graph, config) if combines else set[str]()
         self.program, self.buffers = Program(), Buffers(graph, env, serdes)
         self._emits: dict[str, Emit] = {}
         self._starts: dict[str, Callable[[], None]] = {}
@@ -230,10 +241,23 @@ class Compiler:
 
     # ---------------------------------------------------------------------------------------------------- edges
     def _inlet(self, node: n.Source) -> edges.Inlet:
-        emit = fan_out([self._emit(child) for child in self.graph.children[node.name]])
+        emit = self._below(node.name)
         internal = any(topic in self.graph.internal_topics for topic in node.topics)
-        extract = RECORD if internal else node.timestamp or self.default_extractor
-        return edges.inlet(node, *self._serdes(node, internal), extract, self.env, self.failures, emit)
+        extract = RECORD if internal else node.timestamp or extractor_of(self.config.default_timestamp_extractor)
+        key, value = self._serdes(node, internal)
+        inlet = edges.inlet(node, key, value, extract, self.env, self.failures, emit)
+        counter = counter_of(self.graph, node, self.config)
+        if counter is None or extract is not RECORD:
+            return inlet
+        add = counts.add_counts(counter, self.env, self._below(counter.name))
+        if internal:
+            self.program.counted[node.name] = counts.counted_inlet(
+                node.name, key, self.failures.guard(counter.name, add)
+            )
+        return inlet._replace(tally=counts.tally(key, value, keyed(self.env.store(counter.store)).place, self.env, add))
+
+    def _below(self, name: str) -> Emit:
+        return fan_out([self._emit(child) for child in self.graph.children[name]])
 
     def _serdes(self, node: n.Source | n.Sink, internal: bool) -> tuple[Serde, Serde]:
         value = self.serdes.inner_value if internal else self.serdes.value
@@ -245,40 +269,14 @@ class Compiler:
         inner = None if internal else inside_windows(serdes[0])
         if isinstance(node.value, ResponseOf):
             node = replace(node, partitioner=foreign_key_join.back_to_asker)
-        return edges.sink(node, serdes, inner, self.outlet, self.env, self.failures)
+        sink = edges.sink(node, serdes, inner, self.outlet, self.env, self.failures)
+        if node.topic in self._counted:
+            send, flush = counts.combine(node, serdes, self.outlet, self.env, self.failures, sink)
+            self.program.combined.append(flush)
+            return send
+        return sink
 
 
 def has_functions(node: n.Sink) -> bool:
     """Whether functions of the user's choose the topic or the partition."""
     return callable(node.topic) or node.partitioner is not None
-
-
-# Tables whose changes are those of the table above, or made of them.
-DERIVED = (
-    n.Suppress,
-    n.TableFilter,
-    n.TableJoin,
-    n.TableJoinMerge,
-    n.TableMapValues,
-    n.TablePassThrough,
-    n.TableTransformValues,
-)
-
-
-def feeds_aggregate(graph: Graph, name: str) -> bool:
-    """Whether the changes of a table reach the `group_by` of a table, through whatever tables lie between."""
-    below = [graph.nodes[child] for child in graph.children[name]]
-    return any(
-        isinstance(node, n.TableRekey) or (isinstance(node, DERIVED) and feeds_aggregate(graph, node.name))
-        for node in below
-    )
-
-
-def feeds_suppressed_aggregate(graph: Graph, name: str) -> bool:
-    """Whether they do so through a `suppress`, which takes the first old value of a row for the one that it let out."""
-    below = [graph.nodes[child] for child in graph.children[name]]
-    return any(
-        (feeds_aggregate if isinstance(node, n.Suppress) else feeds_suppressed_aggregate)(graph, node.name)
-        for node in below
-        if isinstance(node, DERIVED)
-    )

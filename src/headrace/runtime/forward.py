@@ -54,17 +54,20 @@ def once_a_batch(store: str, cached: Cached, env: Env, emit: Emit, *, send_old: 
         return env.caches[store]
     here = env.here
     pending: dict[bytes, tuple[Any, int, Headers, Any, Any]] = {}
+    touched: list[bytes] = []
+    touch = touched.append
     get, before_at, with_time = cached.table.get, cached.before, cached.with_time
 
     def run(place: Any, key: Any, new: Any, old: Any, timestamp: int, headers: Headers, latest: bool) -> None:
-        pending.pop(place, None)  # so that the key moves to the end
+        touch(place)
         pending[place] = (key, timestamp, headers, here.row, here.order)
 
     def flush() -> bool:
         if not pending:
             return False
-        updates = list(pending.items())
+        updates = [(raw, pending[raw]) for raw in reversed(dict.fromkeys(reversed(touched)))]
         pending.clear()
+        touched.clear()
         row, order = here.row, here.order
         for raw, (key, timestamp, headers, here.row, here.order) in updates:
             # From the table, not the store: a window that this batch has made too old to see goes out all the same.

@@ -6,25 +6,24 @@ import re
 from collections import Counter
 from collections.abc import Callable, Collection, Generator, Iterable, Mapping
 from contextlib import contextmanager
-from dataclasses import replace
 from typing import Any, NamedTuple
 
 from headrace.config import Config
 from headrace.errors import StreamsError
 from headrace.model.ids import TaskId, TopicPartition
-from headrace.model.timestamps import extractor_of
 from headrace.runtime.alignment import Aligned, Input
 from headrace.runtime.batch import Output, Result, Row
 from headrace.runtime.compile import Compiler
+from headrace.runtime.counting import COUNTED
+from headrace.runtime.defaults import handlers_of, resolved, serdes_of
 from headrace.runtime.env import Env, Here, Lookup
-from headrace.runtime.failures import Failures, Handlers
+from headrace.runtime.failures import Failures
 from headrace.runtime.lookup import Lookups
 from headrace.runtime.operators.edges import Decoded, Inlet, Outlet
 from headrace.runtime.punctuation import NEVER
 from headrace.runtime.serdes import Serdes
-from headrace.serde.named import serde_setting
+from headrace.runtime.stretch import Stretch, joined
 from headrace.state.engine import Engine, Version
-from headrace.state.spec import BufferKind, StoreSpec, SubscriptionKind
 from headrace.state.task_state import TaskState
 from headrace.topology import nodes as n
 from headrace.topology.graph import Graph
@@ -37,6 +36,7 @@ class Surroundings(NamedTuple):
     config: Config
     globals: Mapping[str, Any]  # global stores, by name
     partitions: Callable[[str], int | None] = lambda topic: None  # how many a topic has, None if that is not known
+    combines: bool = False  # whether records for other tasks may be put together, because nobody else sees them
 
 
 class Task:
@@ -65,8 +65,7 @@ class Task:
         env = self._env(config, around)
         failures = Failures(handlers_of(config), task_id, self.here, self._outbox, env.drop)
         outlet = Outlet(self._outbox, self.topic_name, around.partitions)
-        extractor = extractor_of(config.default_timestamp_extractor)
-        compiler = Compiler(graph, task_id, env, serdes, failures, outlet, extractor)
+        compiler = Compiler(graph, task_id, env, serdes, failures, outlet, config, combines=around.combines)
         self._lookups = Lookups(graph, lambda: env, compiler.buffers.suppress, compiler.transformer)
         self._program = compiler.compile(nodes)
         self._postponed = [
@@ -76,6 +75,7 @@ class Task:
         self._flushers = [env.flushers[store] for store in self.state.specs if store in env.flushers]
         self._stream_punctuations = self._program.punctuations[Punctuation.STREAM_TIME]
         self._inlets = self._by_topic()
+        self._tallies = any(inlet.tally for inlet in self._inlets.values())
         self._orders = [
             (some, self.state.cell(f"task/{kind.value}", b"")) for kind, some in self._program.punctuations.items()
         ]
@@ -123,12 +123,11 @@ class Task:
         return f"{self._application}-{topic}" if topic in self._graph.internal_topics else topic
 
     def _by_topic(self) -> dict[str, Inlet]:
-        sources = (self._graph.nodes[name] for name in self._program.inlets)
         return {
-            self.topic_name(topic): self._program.inlets[source.name]
-            for source in sources
-            if isinstance(source, n.Source)
-            for topic in source.topics
+            self.topic_name(topic) + suffix: inlet
+            for suffix, inlets in (("", self._program.inlets), (COUNTED, self._program.counted))
+            for name, inlet in inlets.items()
+            for topic in source_topics(self._graph.nodes[name])
         }
 
     def reads(self, topic: str) -> bool:
@@ -162,6 +161,36 @@ class Task:
                     punctuations.run(here.stream_time)
             self._run_by_clock(clock)
             return self._end(version)
+
+    def run_range(
+        self, carried: Iterable[Row], stretches: Iterable[Stretch], *, clock: int, version: Version
+    ) -> Result:
+        """The same for rows of a batch before, and then those of one partition, which may be taken many at once."""
+        with self._batch(clock):
+            for row in carried:
+                self._process(row, self.read(row))
+            for stretch in joined(stretches) if self._tallies else stretches:
+                self._take(stretch)
+            self._run_by_clock(clock)
+            return self._end(version)
+
+    def _take(self, stretch: Stretch) -> None:
+        here, punctuations, inlet = self.here, self._stream_punctuations, self._find_inlet(stretch.at.topic)
+        if inlet.tally is not None and punctuations.due == NEVER and inlet.tally(stretch):
+            return
+        decoded = inlet.read_all(stretch)
+        if decoded is None:
+            for row in stretch.rows():
+                self._process(row, self.read(row))
+            return
+        emit = inlet.emit
+        for row, key, value in zip(stretch.rows(), *decoded, strict=True):
+            here.row, here.order, timestamp = row, row[7], row[5]
+            if timestamp > here.stream_time:
+                here.stream_time = timestamp
+            emit(key, value, timestamp, row[6])
+            if here.stream_time >= punctuations.due:
+                punctuations.run(here.stream_time)
 
     def run_aligned(
         self, inputs: dict[TopicPartition, Input], *, clock: int, version: Version
@@ -224,6 +253,8 @@ class Task:
         """Lets out what caches hold, and commits the state."""
         while True in [flush() for flush in self._flushers]:
             pass  # what one cache lets out may have come into another
+        for let_out in self._program.combined:
+            let_out()
         self._stream_time.value = self.here.stream_time
         for punctuations, order in self._orders:
             order.value = punctuations.order
@@ -255,33 +286,13 @@ class Task:
             raise failed[0]
 
 
+def source_topics(node: n.Node) -> tuple[str, ...]:
+    return node.topics if isinstance(node, n.Source) else ()
+
+
 def close(user: Any) -> None:
     """A processor or transformer; it need not have a `close`."""
     try:
         getattr(user, "close", lambda: None)()
     except Exception as error:
         raise StreamsError(f"close of {type(user).__name__} failed: {error}") from error
-
-
-def resolved(spec: StoreSpec, serdes: Serdes) -> StoreSpec:
-    if isinstance(spec.kind, BufferKind | SubscriptionKind):
-        return spec
-    return replace(spec, key=serdes.key(spec.key), value=serdes.inner_value(spec.value))
-
-
-def serdes_of(config: Config) -> Serdes:
-    return Serdes(
-        serde_setting(config.default_key_serde, "default.key.serde"),
-        None
-        if config.default_value_serde is None
-        else serde_setting(config.default_value_serde, "default.value.serde"),
-    )
-
-
-def handlers_of(config: Config) -> Handlers:
-    return Handlers(
-        config.deserialization_exception_handler,
-        config.processing_exception_handler,
-        config.production_exception_handler,
-        config.errors_dead_letter_queue_topic_name,
-    )

@@ -208,8 +208,8 @@ def _shown(raw: bytes) -> str:
     return repr(raw) if len(raw) <= 40 else f"{raw[:40]!r}…"
 
 
-STRING = Serde("STRING", encode_string, decode_string, immutable=True)
-BYTES = Serde("BYTES", encode_bytes, bytes, immutable=True)
+STRING = Serde("STRING", encode_string, decode_string, immutable=True, total=True)
+BYTES = Serde("BYTES", encode_bytes, bytes, immutable=True, total=True)
 LONG = Serde("LONG", encode_long, decode_long, immutable=True)
 INTEGER = Serde("INTEGER", encode_integer, decode_integer, immutable=True)
 SHORT = Serde("SHORT", encode_short, decode_short, immutable=True)

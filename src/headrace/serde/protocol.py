@@ -13,7 +13,8 @@ class Serde:
 
     `immutable` says that decoded values cannot be changed in place, so that one object may serve as a value in a store
     and as a value in flight at the same time. `recipe`, a function and its arguments, makes the serde again in another
-    process, where closures and C objects cannot be sent; serdes of the same recipe are equal.
+    process, where closures and C objects cannot be sent; serdes of the same recipe are equal. `total`: there are no
+    bytes that cannot be decoded, so what nobody looks at need not be.
     """
 
     name: str
@@ -21,9 +22,10 @@ class Serde:
     decode: Callable[[bytes], Any]
     immutable: bool = False
     recipe: tuple[Callable[..., Serde], tuple[Any, ...]] | None = field(default=None, compare=False)
+    total: bool = False
 
     def __reduce__(self) -> tuple[Callable[..., Serde], tuple[Any, ...]]:
-        return self.recipe or (Serde, (self.name, self.encode, self.decode, self.immutable))
+        return self.recipe or (Serde, (self.name, self.encode, self.decode, self.immutable, None, self.total))
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Serde) and self._identity() == other._identity()

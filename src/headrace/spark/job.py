@@ -12,6 +12,7 @@ from headrace.commit.steps import AtStep, unobserved
 from headrace.config import Config
 from headrace.model.ids import TaskId
 from headrace.plan.stage import Plan
+from headrace.runtime.counting import COUNTED
 from headrace.topology.graph import Graph
 from headrace.topology.nodes import Process, Sink, Source
 from headrace.topology.table_nodes import TableTransformValues
@@ -76,7 +77,7 @@ class Job:
 
     def route(self, topic: str) -> tuple[int, int] | None:
         """The stage that reads an internal topic, and its partitions; None for a topic of the log."""
-        name = topic.removeprefix(f"{self.application}-")
+        name = topic.removeprefix(f"{self.application}-").removesuffix(COUNTED)
         for stage in self.plan.stages.values():
             if name in self.partitions and name in stage.inputs:
                 return stage.number, self.partitions[name]

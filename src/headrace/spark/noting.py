@@ -14,6 +14,7 @@ from headrace.log.protocol import Chunk
 from headrace.model.ids import TopicPartition
 from headrace.model.record import Sample
 from headrace.runtime.batch import Output, Row
+from headrace.runtime.counting import COUNTED
 from headrace.spark import wire
 
 AT_MOST = 250  # timestamps of a task and batch whose ages are told: enough for a histogram
@@ -121,7 +122,10 @@ def counted(rows: Sequence[Sequence[Any]], topics: Sequence[str]) -> dict[str, i
     if len(topics) == 1:  # nothing to look at
         number = sum(map(len, rows))
         return {topics[0]: number} if number else {}
-    return dict(Counter(map(_topic, chain.from_iterable(rows))))
+    found = dict[str, int]()
+    for topic, number in Counter(map(_topic, chain.from_iterable(rows))).items():
+        _add(found, {topic.removesuffix(COUNTED): number})
+    return found
 
 
 def _add(counts: dict[str, int], more: Mapping[str, int]) -> None:
@@ -134,7 +138,7 @@ def _samples(rows: Sequence[Any], keep: int, part: Callable[[Any], _Part]) -> li
     found: dict[str, list[Sample]] = {}
     for row in rows[: -LOOKED_AT - 1 : -1] if keep else ():
         some = found.setdefault(row[0], [])
-        if len(some) < keep:
+        if len(some) < keep and not row[0].endswith(COUNTED):  # numbers are no records
             some.append(_sample(row[0], row[1] if row[1] is not None else -1, *part(row)))
     return [sample for some in found.values() for sample in reversed(some)]
 

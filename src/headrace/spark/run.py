@@ -17,13 +17,14 @@ from headrace.commit.storage import Storage, open_storage
 from headrace.errors import ConfigError, StreamsError
 from headrace.log.creating import Creating
 from headrace.log.open import open_log
+from headrace.log.protocol import Extent
 from headrace.model.ids import TaskId, TopicPartition
 from headrace.model.partitioner import partition_of
 from headrace.plan.copartition import partition_counts, task_counts
 from headrace.plan.cut import plan
 from headrace.query.errors import UnknownStoreError
 from headrace.query.follower import Follower
-from headrace.runtime.task import serdes_of
+from headrace.runtime.defaults import serdes_of
 from headrace.spark.heart import Heart
 from headrace.spark.host import Host
 from headrace.spark.job import Job
@@ -58,6 +59,7 @@ class Run:
         self._looked = time.monotonic()
         self._heart = Heart(self.coordinator.beat)  # Spark may take longer to begin than the lease lasts
         self._host: Host | None = None
+        self._is_closing = False
         try:
             self._check_positions()
             self._host = Host(spark, self.job, self.coordinator, totals, paused=paused) if job.tasks else None
@@ -144,10 +146,20 @@ class Run:
 
     def settled(self) -> bool:
         """Whether everything in the log has been processed and delivered."""
-        ledger, extents = self.coordinator.ledger, self._log.extents(sorted(self.topics))
+        ledger, extents = self.coordinator.ledger, self._extents()
         read = all(ledger.positions.get(at, 0) >= extent.end for at, extent in extents.items())
         told = self._host is None or self._host.all_told
-        return read and told and not ledger.carried and self.coordinator.delivered >= ledger.number
+        at_rest = read and told and not ledger.carried and self.coordinator.delivered >= ledger.number
+        return at_rest and not self._is_closing
+
+    def _extents(self) -> dict[TopicPartition, Extent]:
+        """Those of all topics that are read; none while the run is closed: there may be another that has them."""
+        try:
+            return self._log.extents(sorted(self.topics))
+        except Exception:
+            if self._is_closing:
+                return {}
+            raise
 
     @cached_property
     def follower(self) -> Follower:
@@ -168,7 +180,7 @@ class Run:
         """What is known beside what the checkpoint tells."""
         return {
             "delivered": self.coordinator.delivered,
-            "ends": {at: extent.end for at, extent in self._log.extents(sorted(self.topics)).items()},
+            "ends": {at: extent.end for at, extent in self._extents().items()},
             "phases": {} if self._host is None else dict(self._host.phases),
             **self._totals.observed(),
         }
@@ -189,6 +201,7 @@ class Run:
     # ------------------------------------------------------------------------------------------------------- its end
     def close(self) -> None:
         """Ends after the batch that is running; what is committed is delivered."""
+        self._is_closing = True
         if self._host is not None:
             self._host.stop()
         self._heart.stop()

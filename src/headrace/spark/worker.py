@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import gc
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from itertools import chain
 from operator import itemgetter
 from pathlib import Path
 from typing import Any
@@ -12,7 +14,7 @@ from typing import Any
 from headrace.commit.chain import read_delta
 from headrace.commit.handing import Attempt, Yield, hand_back
 from headrace.commit.ledger import read_ledger
-from headrace.commit.outbox import decode_rows, encode_rows, known_partition
+from headrace.commit.outbox import decode_rows, encode_rows
 from headrace.commit.pieces import read_piece
 from headrace.commit.receipt import encode_receipt, new_attempt
 from headrace.commit.restore import READY, LmdbHome, MemoryHome, restore
@@ -20,22 +22,20 @@ from headrace.commit.steps import TASK_RUN, step
 from headrace.commit.storage import open_storage
 from headrace.errors import StreamsError
 from headrace.log.open import open_log
-from headrace.log.packing import record_length
-from headrace.log.parcels import check_length
 from headrace.model.ids import TaskId, TopicPartition
 from headrace.runtime.alignment import Input
-from headrace.runtime.batch import Output, Result, Row
+from headrace.runtime.batch import Result, Row
+from headrace.runtime.stretch import Stretch, stretches
 from headrace.runtime.task import Surroundings, Task
 from headrace.spark import wire
 from headrace.spark.home import Handler, Homes, Message
 from headrace.spark.job import Job
 from headrace.spark.noting import Notes, counted
+from headrace.spark.routing import Router
 from headrace.spark.shipping import failed, load_job, located
 from headrace.state.engine import Version
 
-Routes = dict[str, tuple[int, int] | None]  # topic -> stage that reads it, partitions; None: a topic of the log
 HOMES: dict[str, Homes] = {}
-NO_LIMIT = 2**62
 
 
 def run_slot(job: str, slot: int, orders: bytes, rows: Sequence[bytes]) -> list[Message]:
@@ -63,8 +63,7 @@ class Workshop:
         self._homes: dict[TaskId, LmdbHome] = {}
         self._tasks: dict[TaskId, Task] = {}
         self._counts: dict[str, int] = {}
-        self._limits: dict[str, int] = {}
-        self._routes: Routes = {}
+        self._router = Router(job, self.log)
         self._globals = Globals(self)
         self._notes = Notes((), 0)  # of the attempt that is running
 
@@ -103,9 +102,9 @@ class Workshop:
             consumed[chunk.attempt] = consumed.get(chunk.attempt, 0) + len(some)
             received += some
         self._notes.received([*rows, *received], job.inner_topics(order.stage))
-        with step(TASK_RUN, job.at_step):
+        with self._running(task_id):
             result, positions = self._run(task, order, orders, attempt, rows, received)
-        sent, carried, outbox = self._sorted_out(result, task_id)
+        sent, carried, outbox = self._router.route(result, task_id)
         for target, target_rows in sent.items():
             stage, partition, packed = target.subtopology, target.partition, encode_rows(target_rows)
             message = wire.Rows(job.level_of(target), stage, partition, attempt.id, packed)
@@ -128,6 +127,15 @@ class Workshop:
         self._notes.written = counted([*sent.values(), *carried.values(), outbox], job.topics_written(order.stage))
         yield job.slot_of(task_id), self._notes.tally(attempt, orders.clock, positions, result.outputs)
 
+    @contextmanager
+    def _running(self, task_id: TaskId) -> Generator[None]:
+        try:
+            with step(TASK_RUN, self.job.at_step):
+                yield
+        except BaseException:
+            del self._tasks[task_id]  # what it had in mind of this batch must not go into another
+            raise
+
     def _task(self, task_id: TaskId, base: Version | None, orders: wire.Orders) -> Task:
         """The task, with its state at the version that it starts from."""
         job = self.job
@@ -147,7 +155,7 @@ class Workshop:
         warm = self._tasks.get(task_id)
         if warm is None or restored.how != READY or warm.state.version != base:
             nodes = job.nodes_of(task_id.subtopology)
-            around = Surroundings(job.config, self._globals.stores, self._partitions)
+            around = Surroundings(job.config, self._globals.stores, self._partitions, combines=True)
             self._tasks[task_id] = Task(task_id, job.graph, nodes, restored.engine, around, clock=orders.clock)
         return self._tasks[task_id]
 
@@ -166,60 +174,26 @@ class Workshop:
     ) -> tuple[Result, dict[TopicPartition, int]]:
         task.here.stream_time = max(task.here.stream_time, orders.stream_time)
         version, clock = attempt.version, orders.clock
+        ends = {TopicPartition(r.topic, r.partition): r.end for r in order.ranges}
+        if len(order.ranges) == 1 and not received:
+            return task.run_range(carried, self._read(order.ranges[0]), clock=clock, version=version), ends
         if order.stage == self.job.global_stage or self.job.plan.stages[order.stage].inputs or len(order.ranges) < 2:
-            read = [row for range_ in order.ranges for row in self._read(range_)]
+            read = [row for range_ in order.ranges for stretch in self._read(range_) for row in stretch.rows()]
             rows = [*carried, *sorted([*received, *read], key=itemgetter(7))]
-            result = task.run(rows, clock=clock, version=version)
-            return result, {TopicPartition(r.topic, r.partition): r.end for r in order.ranges}
-        inputs = {TopicPartition(r.topic, r.partition): Input(self._read(r), r.more, r.end) for r in order.ranges}
+            return task.run(rows, clock=clock, version=version), ends
+        inputs = {
+            TopicPartition(r.topic, r.partition): Input(
+                chain.from_iterable(stretch.rows() for stretch in self._read(r)), r.more, r.end
+            )
+            for r in order.ranges
+        }
         return task.run_aligned(inputs, clock=clock, version=version)
 
-    def _read(self, range_: wire.Range) -> Iterator[Row]:
-        """Rows of the log; a row's order is the largest timestamp so far in its range, then its place."""
-        largest, topic, partition = -1, range_.topic, range_.partition
-        at = TopicPartition(topic, partition)
-        chunks = self.log.read(at, range_.start, range_.end, topic_id=self.job.topics.get(topic))
-        for chunk in self._notes.reading(at, chunks):
-            for offset, key, value, timestamp, headers in chunk.rows():
-                largest = max(largest, timestamp)
-                yield topic, partition, offset, key, value, timestamp, headers, (largest, topic, partition, offset)
-
-    def _sorted_out(self, result: Result, origin: TaskId) -> tuple[Any, Any, Any]:
-        """Outputs by where they go: to tasks of later levels, to tasks that run again in the next batch, to the log."""
-        sent: dict[TaskId, list[Row]] = {}
-        carried: dict[TaskId, list[Row]] = {}
-        outbox: list[Any] = []
-        routes, level = self._routes, self.job.level_of(origin)
-        for sequence, output in enumerate(result.outputs):
-            topic, partition, key, value, timestamp, headers, order = output
-            if topic not in routes:
-                routes[topic] = self.job.route(topic)
-            route = routes[topic]
-            if route is None:
-                if self._fits(output, result):
-                    outbox.append(output)
-                continue
-            stage, count = route
-            if partition is None:
-                partition = known_partition(key, count)
-            target = TaskId(stage, origin.partition % count if partition is None else partition)
-            row: Row = (topic, target.partition, sequence, key, value, timestamp, headers, order)
-            (sent if self.job.level_of(target) > level else carried).setdefault(target, []).append(row)
-        return sent, carried, outbox
-
-    def _fits(self, output: Output, result: Result) -> bool:
-        """Whether the log will take a record. What is committed must be delivered, so it is known before."""
-        topic, _, key, value, _, headers, _ = output
-        if topic not in self._limits:
-            found = self.log.topics().get(topic)
-            self._limits[topic] = int(found.config.get("max.message.bytes", NO_LIMIT)) if found else NO_LIMIT
-        length, limit = record_length(key, value, headers), self._limits[topic]
-        if length <= limit:
-            return True
-        if self.job.config.production_exception_handler == "fail":
-            check_length(topic, length, limit)
-        result.dropped["production error"] = result.dropped.get("production error", 0) + 1
-        return False
+    def _read(self, range_: wire.Range) -> Iterator[Stretch]:
+        """A range of the log."""
+        at = TopicPartition(range_.topic, range_.partition)
+        chunks = self.log.read(at, range_.start, range_.end, topic_id=self.job.topics.get(at.topic))
+        return stretches(at, self._notes.reading(at, chunks))
 
     def _partitions(self, topic: str) -> int | None:
         name = topic.removeprefix(f"{self.job.application}-")

@@ -15,6 +15,10 @@ UNKNOWN: Any = object()
 REMEMBERED = 131_072  # clean values in one generation of a table; two generations are kept
 
 
+def nothing_at_hand(_key: bytes, default: Any) -> Any:
+    return default
+
+
 class Table:
     """Bytes → decoded values.
 
@@ -27,6 +31,7 @@ class Table:
     # the dict's own. Order is looked after in `scan` only.
     get: Callable[[bytes], Any]
     put: Callable[[bytes, Any], None]
+    recent: Callable[[bytes, Any], Any]  # what this batch has put, or else the second argument: spares a `get` a call
 
     def __init__(
         self,
@@ -51,6 +56,7 @@ class Table:
             self.get, self.put = self._get_held(), self._changed.__setitem__
         else:
             self.get, self.put = self._get_encoded(), self._put_encoded()
+        self.recent = self._changed.get if share or hold else nothing_at_hand
 
     # ------------------------------------------------------------------------------------------ one key
     def _get_shared(self) -> Callable[[bytes], Any]:

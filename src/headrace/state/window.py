@@ -69,6 +69,7 @@ class WindowedValues:
         self._grain = 1 if kind.by_time else max(60_000, kind.retention)
         # Joins put and fetch in turn: the places of keys in use are kept at hand, in order, instead of looked for.
         self._rows: dict[bytes, list[bytes]] = {}
+        self._row_of: dict[str, bytes] = {}
 
     # --------------------------------------------------------------------------------------------- writing
     def put(self, key: Any, value: Any, start: int) -> None:
@@ -201,7 +202,14 @@ class WindowedValues:
 
     def row(self, key: Any) -> bytes:
         """What the places of all windows of a key begin with: a record in five windows encodes its key once."""
-        return escape(self._encode(key))
+        if type(key) is not str:  # 1 and 1.0 are equal, but not their bytes
+            return escape(self._encode(key))
+        row = self._row_of.get(key)
+        if row is None:
+            if len(self._row_of) >= ROWS:
+                self._row_of.clear()
+            row = self._row_of[key] = escape(self._encode(key))
+        return row
 
     def update(self, place: bytes, value: Any, start: int, *, known: bool) -> None:
         """Puts the value of one window at its place: row and `encode_time(start)`; `known`: it has one already."""

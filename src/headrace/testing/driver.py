@@ -18,9 +18,10 @@ from headrace.model.record import Record, headers_of
 from headrace.model.timestamps import epoch_milliseconds
 from headrace.model.windows import milliseconds
 from headrace.runtime.batch import Output, Result, Row
+from headrace.runtime.defaults import serdes_of
 from headrace.runtime.heap import TimeHeap
 from headrace.runtime.operators.edges import Decoded
-from headrace.runtime.task import Surroundings, Task, serdes_of
+from headrace.runtime.task import Surroundings, Task
 from headrace.serde.protocol import Serde
 from headrace.state.engine import MemoryEngine, Version
 from headrace.topology.builder import Topology

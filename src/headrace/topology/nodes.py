@@ -156,6 +156,7 @@ class StreamAggregate:
     store: str
     initialize: Initializer
     add: Aggregator
+    counts: bool = False  # `add` adds one, whatever the value
     send_old: bool = False
 
 

@@ -13,6 +13,7 @@ from headrace.runtime.batch import Output, Row
 from headrace.runtime.env import Env
 from headrace.runtime.failures import Failures
 from headrace.runtime.operators.emit import Emit
+from headrace.runtime.stretch import Stretch
 from headrace.serde.protocol import Serde
 from headrace.topology.nodes import Sink, Source, TimestampExtractor
 
@@ -20,11 +21,17 @@ Decoded = tuple[Any, Any, int]  # key, value, timestamp
 
 
 class Inlet(NamedTuple):
-    """A source, ready to run: `read` decodes a row, None says that it is left out; `emit` takes what was read."""
+    """A source, ready to run: `read` decodes a row, None says that it is left out; `emit` takes what was read.
+
+    `read_all` gives the keys and the values of a stretch, and `tally` takes a stretch as a whole; each only where the
+    records need not be looked at one by one.
+    """
 
     name: str
     read: Callable[[Row], Decoded | None]
     emit: Emit
+    read_all: Callable[[Stretch], tuple[list[Any], list[Any]] | None] = lambda stretch: None
+    tally: Callable[[Stretch], bool] | None = None
 
 
 def inlet(
@@ -46,7 +53,19 @@ def inlet(
             RECORD(Record(key, value, timestamp, headers), -1)  # refuses it
         return key, value, timestamp
 
-    return Inlet(name, read if as_it_is else read_and_extract(name, read, extract, env), emit)
+    def read_all(stretch: Stretch) -> tuple[list[Any], list[Any]] | None:
+        records = stretch.records
+        if min(records.timestamps) < 0:
+            return None
+        try:
+            keys = [None if raw is None else decode_key(raw) for raw in records.keys]
+            return keys, [None if raw is None else decode_value(raw) for raw in records.values]
+        except Exception:  # noqa: BLE001 -- one by one they will tell which it was
+            return None
+
+    if as_it_is:
+        return Inlet(name, read, emit, read_all)
+    return Inlet(name, read_and_extract(name, read, extract, env), emit)
 
 
 def read_and_extract(

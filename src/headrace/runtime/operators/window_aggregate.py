@@ -12,16 +12,19 @@ from headrace.runtime.operators.closing import NEVER, Closing
 from headrace.runtime.operators.emit import Emit
 from headrace.runtime.tables import forwarder
 from headrace.state.keys import SIGN, TIME
+from headrace.state.table import UNKNOWN
 from headrace.state.window import WindowedValues
 from headrace.topology.nodes import WindowAggregate
+
+Slice = tuple[int, int, bytes]  # start and end of a window, and what its place in the store ends with
 
 
 def window_aggregate(node: WindowAggregate, env: Env, emit: Emit, *, true_old: bool) -> Emit:
     """`true_old`: a window that was not there before has no old value, where Kafka Streams gives the initial one."""
     store: WindowedValues = env.store(node.store)
-    row_of, get, put, update, time_bytes = store.row, store.table.get, store.table.put, store.update, TIME.pack
-    starts_for, end_of, size = starts_of(node.windows), ends_of(node.windows), fixed_size(node.windows)
-    key_of = windowed_key(end_of)
+    row_of, update, slices_of = store.row, store.update, slicer(node.windows)
+    recent, get, put = store.table.recent, store.table.get, store.table.put
+    key_of = windowed_key(ends_of(node.windows))
     forward = None if node.on_close else forwarder(node.store, env, emit, send_old=node.send_old, key_of=key_of)
     close = emit_closed(node, env, store, emit) if node.on_close else None
     initialize, add, drop, grace = node.initialize, node.add, env.drop, node.windows.grace
@@ -35,15 +38,16 @@ def window_aggregate(node: WindowAggregate, env: Env, emit: Emit, *, true_old: b
             observed.value = timestamp
         close_time = observed.value - grace
         row, hidden = row_of(key), store.hidden
-        for start in starts_for(timestamp):
-            if (end_of(start) if size is None else start + size) <= close_time:
+        for start, end, suffix in slices_of(timestamp):
+            if end <= close_time:
                 drop("late")
                 continue
-            place = row + time_bytes(start + SIGN)
-            before = get(place) if start > hidden else None
+            place = row + suffix
+            before = recent(place, UNKNOWN) if start > hidden else None
+            if before is UNKNOWN:
+                before = get(place)
             old, time = (initialize(), timestamp) if before is None else before
-            if time < timestamp:
-                time = timestamp
+            time = max(time, timestamp)
             new = add(key, value, old)
             if before is not None and new is not None:
                 put(place, stamped((new, time)))  # a window that is there and can be seen: the store's clock knows it
@@ -57,16 +61,28 @@ def window_aggregate(node: WindowAggregate, env: Env, emit: Emit, *, true_old: b
     return run
 
 
-def fixed_size(windows: Windows) -> int | None:
-    """The size, where all windows have the same: a sum is quicker than asking each for its end."""
-    return windows.size if isinstance(windows, TimeWindows) else None
+def slicer(windows: Windows) -> Callable[[int], list[Slice]]:
+    """The windows of a timestamp."""
+    end_of = ends_of(windows)
 
+    def slices_at(starts: Iterable[int]) -> list[Slice]:
+        return [(start, end_of(start), TIME.pack(start + SIGN)) for start in starts]
 
-def starts_of(windows: Windows) -> Callable[[int], Iterable[int]]:
-    """Where the windows of a timestamp start."""
-    if isinstance(windows, TimeWindows):
-        return windows.starts_for
-    return lambda timestamp: [window.start for window in windows.windows_for(timestamp)]
+    if not isinstance(windows, TimeWindows):
+        return lambda timestamp: slices_at(window.start for window in windows.windows_for(timestamp))
+    if windows.size % windows.advance:
+        return lambda timestamp: slices_at(windows.starts_for(timestamp))
+    advance, at, slices = windows.advance, -1, list[Slice]()
+
+    def run(timestamp: int) -> list[Slice]:
+        """All timestamps between two starts have the same windows, and records come by time, more or less."""
+        nonlocal at, slices
+        step = timestamp // advance
+        if step != at:
+            at, slices = step, slices_at(windows.starts_for(timestamp))
+        return slices
+
+    return run
 
 
 def windowed_key(end_of: Callable[[int], int]) -> Callable[[tuple[Any, int]], Windowed]:
