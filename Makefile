@@ -2,7 +2,7 @@
 # make check      formatting, lint, types, layers and sizes
 # make test-fast  the tests that need neither Spark nor a broker
 # make test       everything
-# make bench      records per second: of one core, and on Spark beside Spark's own ways
+# make bench      records per second: beside the peers on Kafka (an hour and more), of one core, beside Spark's own ways
 
 PYTHON ?= python3
 BIN := .venv/bin
@@ -46,6 +46,7 @@ test: java check
 	$(BIN)/python -m pytest -q -n 2
 
 bench: $(INSTALLED) java
+	$(BIN)/python -m benchmarks.peers
 	$(BIN)/python benchmarks/core.py
 	$(BIN)/python benchmarks/engine.py
 

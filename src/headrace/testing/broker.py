@@ -12,6 +12,7 @@ import subprocess
 import tempfile
 import time
 import uuid
+from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Self
@@ -66,15 +67,22 @@ class KafkaBroker:
     """A single Kafka broker with a port and a directory of its own; `with KafkaBroker() as broker:` starts and ends it.
 
     `address` is what `open_log` and `Application(log=...)` take, `bootstrap` what Kafka's own clients take. The jars
-    are fetched once. For tests of faults there are `kill`, `restart`, `pause`, `resume`. `settings` are the broker's.
+    are fetched once. For tests of faults there are `kill`, `restart`, `pause`, `resume`. `settings` are the broker's,
+    `java_options` those of its JVM: without them it is one that starts fast and takes little.
     """
 
-    def __init__(self, directory: Path | str | None = None, settings: dict[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        directory: Path | str | None = None,
+        settings: dict[str, str] | None = None,
+        *,
+        java_options: Sequence[str] = _JVM,
+    ) -> None:
         java = _java()
         self._is_own_directory = directory is None
         self.directory = Path(tempfile.mkdtemp(prefix="headrace-broker-") if directory is None else directory)
         self.port, self._controller = _free_port(), _free_port()
-        self._command = [java, *_JVM, f"-Dlog4j2.configurationFile={self.directory}/log4j2.properties"]
+        self._command = [java, *java_options, f"-Dlog4j2.configurationFile={self.directory}/log4j2.properties"]
         self._command += ["-cp", f"{kafka_jars(java)}/*"]
         self._process: subprocess.Popen[bytes] | None = None
         self._set_up(settings or {})

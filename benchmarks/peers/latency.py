@@ -1,0 +1,109 @@
+"""End-to-end latency: a producer that sends a record each millisecond, a consumer of what is committed, one clock.
+
+The time of a record begins when it is due, not when the producer gets to it. Keys do not come twice, so that an output
+says which input it is the output of.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from confluent_kafka import Consumer, Producer, TopicPartition
+
+from benchmarks.peers.measure import Say, started
+from benchmarks.peers.outcome import Outcome
+from benchmarks.peers.room import Room
+from benchmarks.peers.running import ProblemError, Running
+from benchmarks.peers.systems import System
+from benchmarks.peers.workloads import PARTITIONS, count_by_key
+
+NAME = "latency"
+RATE = 1_000  # records a second
+WARM_UP, SECONDS = 10.0, 30.0  # not counted, and counted
+PATIENCE = 30.0  # seconds until the last output must be there
+PERCENTILES = 0.5, 0.99, 0.999
+
+
+class Arrivals:
+    """When which key came out, noted by a thread."""
+
+    def __init__(self, room: Room) -> None:
+        self.times: dict[bytes, float] = {}
+        settings = {"group.id": f"{room.name}-latency", "isolation.level": "read_committed", "fetch.wait.max.ms": 5}
+        self._consumer = Consumer(settings | {"bootstrap.servers": room.bootstrap, "enable.auto.commit": False})
+        self._consumer.assign([TopicPartition(room.output, i, 0) for i in range(PARTITIONS)])
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._note, daemon=True)
+        self._thread.start()
+
+    def _note(self) -> None:
+        while not self._over.is_set():
+            for message in self._consumer.consume(1_000, 0.001):
+                if message.error() is None:
+                    self.times.setdefault(bytes(message.key() or b""), time.monotonic())
+
+    def close(self) -> None:
+        self._over.set()
+        self._thread.join()
+        self._consumer.close()
+
+
+@contextmanager
+def _noting(room: Room) -> Iterator[Arrivals]:
+    arrivals = Arrivals(room)
+    try:
+        yield arrivals
+    finally:
+        arrivals.close()
+
+
+def latency(bootstrap: str, base: list[str], system: System, scale: float, cores: int, say: Say) -> Outcome:
+    """Percentiles at a thousand records a second, on the workload that counts by key."""
+    workload = count_by_key(1.0)
+    outcome = Outcome(NAME, system.name, cores)
+    with Room(bootstrap, f"{NAME}-{system.name}", workload.topics) as room:
+        room.write(workload.first())
+        before = room.ends(room.inputs)
+        say("starts")
+        with started(room, base, system, outcome) as running, _noting(room) as arrivals:
+            outcome.start_up = running.first_output()
+            running.settle(before)
+            say("works")
+            due = _paced(room, running, WARM_UP * min(1, 10 * scale) + SECONDS * min(1, 10 * scale))
+            _await(running, arrivals, due)
+            counted = list(due)[int(len(due) * WARM_UP / (WARM_UP + SECONDS)) :]
+            took = sorted(arrivals.times[key] - due[key] for key in counted)
+            outcome.latency = [1000 * took[int(share * len(took))] for share in PERCENTILES]
+            outcome.records = len(took)
+    return outcome
+
+
+def _paced(room: Room, running: Running, seconds: float) -> dict[bytes, float]:
+    """Sends a record each millisecond; when which key was due."""
+    settings = {"bootstrap.servers": room.bootstrap, "partitioner": "murmur2_random", "linger.ms": 0}
+    producer, due = Producer(settings), dict[bytes, float]()
+    begun = time.monotonic()
+    for i in range(int(seconds * RATE)):
+        at = begun + i / RATE
+        if (early := at - time.monotonic()) > 0:
+            time.sleep(early)
+        key = b"key-%d" % i
+        due[key] = at
+        producer.produce(room.inputs[0], b"x", key, timestamp=int(time.time() * 1000))
+        producer.poll(0)
+        if i % RATE == 0:
+            running.check()
+    producer.flush()
+    return due
+
+
+def _await(running: Running, arrivals: Arrivals, due: dict[bytes, float]) -> None:
+    end = time.monotonic() + PATIENCE
+    while missing := len(due.keys() - arrivals.times.keys()):
+        running.check()
+        if time.monotonic() > end:
+            raise ProblemError(f"wrong: {missing:,} of {len(due):,} records have no output")
+        time.sleep(0.1)

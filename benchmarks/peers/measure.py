@@ -1,0 +1,121 @@
+"""One measurement of throughput: a system on a backlog, from when that appears until the last output is committed."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import lru_cache
+
+from benchmarks.peers.outcome import Outcome
+from benchmarks.peers.processes import Processes
+from benchmarks.peers.room import Place, Room
+from benchmarks.peers.running import LOOK, ProblemError, Running
+from benchmarks.peers.systems import BUILD, System
+from benchmarks.peers.truths import Judge
+from benchmarks.peers.workloads import Workload
+
+LIMIT = 180.0  # seconds for a backlog
+QUIET = 2.0  # seconds without output, with all input read, after which the output is judged
+SILENT = 15.0  # the same, whatever the group says
+TICK = 0.5  # seconds between two records that let time go on
+
+Say = Callable[[str], None]
+
+
+@lru_cache(maxsize=1)  # all systems on a workload, one after another
+def judge_of(workload: Workload) -> Judge:
+    return workload.judge()
+
+
+@contextmanager
+def started(room: Room, base: list[str], system: System, outcome: Outcome) -> Iterator[Running]:
+    """The system, running; what goes wrong with it is noted, and its log kept."""
+    folder = BUILD / "runs" / room.name
+    commands = system.commands(base, outcome.workload, room.bootstrap, room.name, folder, outcome.cores)
+    try:
+        with (
+            Processes(commands, folder / "log.txt", outcome.cores, system.environment) as processes,
+            Running(room, processes) as running,
+        ):
+            yield running
+    except ProblemError as problem:
+        outcome.problem = str(problem)
+    if outcome.problem is None:
+        shutil.rmtree(folder, ignore_errors=True)
+    else:
+        outcome.log = str(folder / "log.txt")
+
+
+def throughput(bootstrap: str, base: list[str], system: System, workload: Workload, cores: int, say: Say) -> Outcome:
+    outcome = Outcome(workload.name, system.name, cores, workload.size)
+    with Room(bootstrap, f"{workload.name}-{system.name}", workload.topics) as room:
+        say("the backlog is written")
+        judge = judge_of(workload)
+        room.write(workload.first())
+        before = room.ends(room.inputs)
+        if system.reads_committed:
+            room.hold(workload.backlog())
+        say("starts")
+        with started(room, base, system, outcome) as running:
+            outcome.start_up = running.first_output()
+            running.settle(before)
+            say("works")
+            _backlog(running, system, workload, judge, outcome)
+    return outcome
+
+
+def _backlog(running: Running, system: System, workload: Workload, judge: Judge, outcome: Outcome) -> None:
+    room = running.room
+    read_before = room.consumed()
+    begun = running.sample()
+    running.samples[:] = [begun]
+    ends = _reveal(room, system, workload)
+    output = _until_done(running, workload, judge, ends)
+    if output is not None:
+        ended = running.when(output)
+    else:
+        read = room.consumed()
+        outcome.records = sum(min(read.get(place, 0), end) - read_before.get(place, 0) for place, end in ends.items())
+        outcome.is_limited = True
+        ended = running.samples[-1]
+        if outcome.records >= workload.size:
+            raise ProblemError(f"wrong: {judge.wrong() or 'the output came too late to be judged'}")
+    outcome.seconds, outcome.cpu = ended.moment - begun.moment, ended.cpu - begun.cpu
+    if workload.record_bytes is not None:
+        outcome.megabytes = outcome.records * workload.record_bytes / 1e6
+
+
+def _reveal(room: Room, system: System, workload: Workload) -> dict[Place, int]:
+    """Lets the backlog appear; where the input then ends."""
+    if system.reads_committed:
+        ends = room.ends(room.inputs, committed=False)
+        room.reveal()
+        return ends
+    room.write(workload.backlog())
+    return room.ends(room.inputs)
+
+
+def _until_done(running: Running, workload: Workload, judge: Judge, ends: dict[Place, int]) -> list[int] | None:
+    """The offsets of the output that are all of it, or None if the time is over."""
+    room, begun = running.room, running.samples[0].moment
+    judged = ticked = begun
+    ticks, read_since = 0, None
+    while (now := time.monotonic()) - begun < LIMIT:
+        running.check()
+        if workload.ticks and now - ticked > TICK:
+            ticked, ticks = now, ticks + 1
+            room.write(workload.ticks(ticks))
+        if read_since is None and room.has_consumed(ends):
+            read_since = now
+        # What lets time go on causes output, too: there is no quiet then.
+        calm_since = begun if workload.ticks else running.quiet_since()
+        patience = SILENT if read_since is None else QUIET
+        if now - max(calm_since, judged, read_since or 0) > patience and (read_since or not workload.ticks):
+            output = room.judged(judge)
+            if judge.wrong() is None:
+                return output
+            judged = time.monotonic()
+        time.sleep(LOOK)
+    return None

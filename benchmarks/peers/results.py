@@ -1,0 +1,75 @@
+"""benchmarks/results.md: the table, the goals, how it was measured, and with which settings."""
+
+from __future__ import annotations
+
+import os
+import platform
+import subprocess
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+
+from benchmarks.peers.goals import Outcomes, goals
+from benchmarks.peers.systems import SYSTEMS
+from benchmarks.peers.table import COLUMNS, notes, sections
+from headrace.testing.jars import VERSION
+
+METHOD = """\
+One system after another works on a backlog of the same records in four partitions, on one machine with the broker
+(Kafka {version}, one node, 1 GB, as it comes). The backlog is written in one transaction before the system starts. When
+the system has started and has written its first output, the transaction is committed, so that the whole backlog appears
+at once. The time ends when the last output can be read by a consumer of what is committed. Every output is compared
+with what the generator of the data knows to be right; "wrong" stands where it is not.
+
+- **records/s**: records of the backlog, of W1 its lines. "≥": the system was stopped after 180 seconds, and what its
+  group had committed by then is counted.
+- **CPU s per million**: of all processes of the system, without the broker, while it worked on the backlog.
+- **start-up**: from the start of its processes until its first output can be read.
+- **latency**: a producer sends 1,000 records a second, a consumer reads what is committed; from when a record is due
+  until its output is read, 30 seconds after 10 that are not counted.
+- **one core**: all processes of the system on one core, with one thread; the broker may use both.
+"""
+
+
+def markdown(outcomes: Outcomes, scale: float) -> str:
+    return "\n".join(_lines(outcomes, scale)) + "\n"
+
+
+def _lines(outcomes: Outcomes, scale: float) -> Iterator[str]:
+    yield "# Beside the peers"
+    yield ""
+    yield f"`make bench`, {datetime.now(UTC):%-d %B %Y}, on {machine()}."
+    yield ""
+    if scale != 1:
+        yield f"A trial with {scale:g} of the records: these figures say nothing."
+        yield ""
+    yield "| " + " | ".join(COLUMNS) + " |"
+    yield "|---|" + "---:|" * (len(COLUMNS) - 1)
+    for title, rows in sections(outcomes, scale):
+        yield f"| **{title}** |" + " |" * (len(COLUMNS) - 1)
+        yield from ("| " + " | ".join(cells) + " |" for _, cells in rows)
+    yield ""
+    yield from (f"- {note}" for note in notes(outcomes))
+    yield from ("", "## Goals", "", "| Headrace's | is | goal | |", "|---|---:|---:|---|")
+    for goal in goals(outcomes):
+        bound = f"{'≤' if goal.at_most else '≥'} {goal.wanted:g}"
+        yield f"| {goal.text} | {goal.reached:.2f} | {bound} | {'reached' if goal.is_met else '**missed**'} |"
+    yield from ("", "## How it is measured", "", METHOD.format(version=VERSION), "## Settings", "")
+    yield from (f"- **{system.title}**: {system.settings}." for system in SYSTEMS.values())
+
+
+def machine() -> str:
+    """Its processor, cores, memory, and the versions that matter."""
+    model = next(
+        (line.partition(":")[2].strip() for line in _words("/proc/cpuinfo") if line.startswith("model name")),
+        platform.processor(),
+    )
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
+    java = subprocess.run(["java", "-version"], capture_output=True, text=True, check=False)  # noqa: S607
+    said = java.stderr.partition('"')[2].partition('"')[0]
+    cores = len(os.sched_getaffinity(0))
+    return f"{cores} cores ({model}) with {memory:.0f} GiB, Python {platform.python_version()}, Java {said}"
+
+
+def _words(path: str) -> list[str]:
+    return Path(path).read_text(encoding="utf-8").splitlines()

@@ -1,0 +1,60 @@
+"""The benchmarks beside the peers: what the loop by hand makes of the data is what the judges hold to be right."""
+
+from dataclasses import dataclass
+
+import pytest
+
+from benchmarks.peers.programs.run_bare import program
+from benchmarks.peers.workloads import NAMES, Given, Workload, workload
+
+TINY = 0.0005
+
+
+@dataclass
+class Message:
+    """What a consumer gives."""
+
+    given: Given
+
+    def topic(self) -> str:
+        return f"room-{self.given.topic}"
+
+    def partition(self) -> int:
+        return self.given.partition or 0
+
+    def key(self) -> bytes | None:
+        return self.given.key
+
+    def value(self) -> bytes:
+        return self.given.value
+
+    def timestamp(self) -> tuple[int, int]:
+        return 1, self.given.timestamp
+
+
+def outputs(given: Workload) -> list[tuple[bytes, bytes]]:
+    _, take, flush = program(given.name, "room")
+    made = []
+    for records in (given.first(), given.backlog()):
+        take([Message(record) for record in records])
+        made += flush() + flush()  # the second time nothing has come any more
+    return [(record["key"], record["value"]) for record in made]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_judge_of_a_workload_accepts_what_is_right_and_nothing_less(name: str):
+    given = workload(name, TINY)
+    judge, made = given.judge(), outputs(given)
+    counted = [record for record in made if judge.sees(*record)]
+    assert judge.wrong() is None
+    judge.anew()
+    for record in counted[:-1]:
+        judge.sees(*record)
+    assert judge.wrong() is not None
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_data_of_a_workload_are_the_same_every_time_and_of_the_size_it_says(name: str):
+    backlogs = [list(workload(name, TINY).backlog()) for _ in range(2)]
+    assert backlogs[0] == backlogs[1]
+    assert len(backlogs[0]) == workload(name, TINY).size
