@@ -21,6 +21,7 @@ from benchmarks.peers.latency import latency
 from benchmarks.peers.measure import throughput
 from benchmarks.peers.outcome import Outcome
 from benchmarks.peers.results import markdown
+from benchmarks.peers.room import prepare
 from benchmarks.peers.systems import BUILD, ROOT, SYSTEMS
 from benchmarks.peers.table import notes, table
 from benchmarks.peers.workloads import Workload, workload
@@ -82,6 +83,7 @@ def measure_all(chosen: list[Cell], ledger: Ledger, scale: float, console: Conso
     with Progress(*columns, console=console) as progress:
         task = progress.add_task("the broker starts", total=len(chosen))
         with KafkaBroker(folder, java_options=BROKER_JVM) as broker:
+            prepare(broker.bootstrap)
             bench = Bench(broker.bootstrap, scale)
             for cell in chosen:
                 name = f"{cell[0]} {SYSTEMS[cell[1]].title}{', one core' if cell[2] == 1 else ''}"
@@ -106,6 +108,8 @@ def told(outcome: Outcome) -> str:
 
 def main() -> None:
     given, console = options(), Console()
+    if not console.is_terminal:
+        console.width = 120  # in a file or a pipe
     ledger = Ledger(given.json, given.scale, resume=given.resume)
     chosen = list(cells(given.workload, given.system, given.cores))
     measure_all(chosen, ledger, given.scale, console)

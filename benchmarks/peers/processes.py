@@ -64,10 +64,11 @@ class Processes:
 
     def ended(self) -> str | None:
         """What the system said last, if one of its processes has ended."""
-        if all(process.poll() is None for process in self._roots):
+        codes = [code for process in self._roots if (code := process.poll()) is not None]
+        if not codes:
             return None
-        last = self.log.read_text(encoding="utf-8", errors="replace").strip().splitlines()[-5:]
-        return " / ".join(last) or "ended without a word"
+        last = self.log.read_text(encoding="utf-8", errors="replace").strip().splitlines()[-2:]
+        return f"ended with {codes[0]}: {' / '.join(last)}"
 
     def cpu_seconds(self) -> float:
         """Of all processes that there are and that there were."""

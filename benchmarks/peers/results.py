@@ -12,6 +12,7 @@ from pathlib import Path
 from benchmarks.peers.goals import Outcomes, goals
 from benchmarks.peers.systems import SYSTEMS
 from benchmarks.peers.table import COLUMNS, notes, sections
+from benchmarks.peers.workloads import NAMES, workload
 from headrace.testing.jars import VERSION
 
 METHOD = """\
@@ -23,10 +24,12 @@ with what the generator of the data knows to be right; "wrong" stands where it i
 
 - **records/s**: records of the backlog, of W1 its lines. "≥": the system was stopped after 180 seconds, and what its
   group had committed by then is counted.
-- **CPU s per million**: of all processes of the system, without the broker, while it worked on the backlog.
-- **start-up**: from the start of its processes until its first output can be read.
+- **CPU s/M**: CPU seconds of a million records, of all processes of the system, without the broker,
+  while it worked on the backlog.
+- **start s**: from the start of its processes until its first output can be read.
 - **latency**: a producer sends 1,000 records a second, a consumer reads what is committed; from when a record is due
   until its output is read, 30 seconds after 10 that are not counted.
+- **times this**: how often Headrace's records/s are those of the row, or its p50 that of the row.
 - **one core**: all processes of the system on one core, with one thread; the broker may use both.
 """
 
@@ -49,6 +52,7 @@ def _lines(outcomes: Outcomes, scale: float) -> Iterator[str]:
         yield f"| **{title}** |" + " |" * (len(COLUMNS) - 1)
         yield from ("| " + " | ".join(cells) + " |" for _, cells in rows)
     yield ""
+    yield from (f"- {workload(name, scale).name}: {workload(name, scale).detail}" for name in NAMES)
     yield from (f"- {note}" for note in notes(outcomes))
     yield from ("", "## Goals", "", "| Headrace's | is | goal | |", "|---|---:|---:|---|")
     for goal in goals(outcomes):

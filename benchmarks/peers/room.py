@@ -134,6 +134,16 @@ class Room:
         return last
 
 
+def prepare(bootstrap: str) -> None:
+    """Lets a new broker make what it keeps of groups and transactions, as every broker in use has long done."""
+    with Room(bootstrap, "prepare", ["in"]) as room:
+        room.hold([])
+        room.reveal()
+        consumer = Consumer(_consumer(bootstrap, room.name))
+        consumer.commit(offsets=[TopicPartition(room.inputs[0], 0, 0)], asynchronous=False)
+        consumer.close()
+
+
 def _until_the_end(consumer: Consumer) -> Iterator[Any]:
     deadline = time.monotonic() + TIMEOUT
     while time.monotonic() < deadline:
@@ -152,6 +162,7 @@ def _producer(bootstrap: str) -> dict[str, Any]:
         "bootstrap.servers": bootstrap,
         "partitioner": "murmur2_random",
         "linger.ms": 20,
+        "log_level": 3,  # a broker that has just started is asked again
         "batch.size": 262_144,
         "queue.buffering.max.messages": 1_000_000,
         "queue.buffering.max.kbytes": 262_144,

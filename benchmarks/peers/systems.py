@@ -97,8 +97,8 @@ SYSTEMS = {
         System(
             BARE,
             "bare loop",
-            "confluent-kafka in one process: `consume` of 20,000 records, dicts, `produce_batch`; a transaction with "
-            "its offsets every 100 ms. Its state is in memory and lost with it: the limit, not a peer",
+            "confluent-kafka in one process: `consume` of 20,000 records, dicts, `produce`; a transaction with its "
+            "offsets every 100 ms. Its state is in memory and lost with it: the limit, not a peer",
             _own("run_bare.py"),
         ),
         System(

@@ -40,6 +40,7 @@ class Workload:
 
     name: str
     title: str
+    detail: str
     topics: tuple[str, ...]
     size: int  # records of the backlog that are counted
     first: Callable[[], Iterable[Given]]
@@ -89,7 +90,7 @@ def word_count(scale: float) -> Workload:
     def first() -> list[Given]:
         return [Given("lines", None, WARM, BEFORE, partition) for partition in range(PARTITIONS)]
 
-    return Workload("W1", f"word count, {lines:,} lines", ("lines",), lines, first, backlog, judge)
+    return Workload("W1", "word count", f"{lines:,} lines of ten words", ("lines",), lines, first, backlog, judge)
 
 
 # ------------------------------------------------------------------------------------------ W2: stock statistics
@@ -128,7 +129,7 @@ def stock_statistics(scale: float) -> Workload:
     def first() -> list[Given]:
         return [encoded(key, 1.5, 1, BEFORE) for key in warm_keys()]
 
-    return Workload("W2", f"stock statistics, {trades:,} trades", ("trades",), trades, first, backlog, judge)
+    return Workload("W2", "stock statistics", f"{trades:,} trades", ("trades",), trades, first, backlog, judge)
 
 
 # ------------------------------------------------------------------------------------------------ W3: clickstream
@@ -230,9 +231,9 @@ def clickstream(scale: float) -> Workload:
     def judge() -> Judge:
         return Multiset(joined(clicks_of(views, searches, users)), said_activity)
 
-    title = f"clickstream, {profiles:,} profiles, {views:,} views, {searches:,} searches"
+    detail = f"{profiles:,} profiles, {views:,} views, {searches:,} searches"
     topics = ("profiles", "views", "searches")
-    return Workload("W3", title, topics, views + searches, first, backlog, judge, ticks)
+    return Workload("W3", "clickstream", detail, topics, views + searches, first, backlog, judge, ticks)
 
 
 # ----------------------------------------------------------------------------------------------- W4: order filter
@@ -275,7 +276,7 @@ def order_filter(scale: float) -> Workload:
         order = b'{"product":"lamp","quantity":9,"customer":"warm"}'
         return [Given("orders", key, order, BEFORE) for key in warm_keys()]
 
-    return Workload("W4", f"order filter, {orders:,} JSON orders", ("orders",), orders, first, backlog, judge)
+    return Workload("W4", "order filter", f"{orders:,} JSON orders", ("orders",), orders, first, backlog, judge)
 
 
 # ----------------------------------------------------------------------------------------------- W5: count by key
@@ -301,7 +302,9 @@ def count_by_key(scale: float) -> Workload:
     def first() -> list[Given]:
         return [Given("in", key, b"x", BEFORE) for key in warm_keys()]
 
-    return Workload("W5", f"count by key, {records:,} records, {keys:,} keys", ("in",), records, first, backlog, judge)
+    return Workload(
+        "W5", "count by key", f"{records:,} records, {keys:,} keys", ("in",), records, first, backlog, judge
+    )
 
 
 # ------------------------------------------------------------------------------------------------- sizes of records
@@ -330,8 +333,17 @@ def relay(scale: float, size: int) -> Workload:
     def first() -> list[Given]:
         return [Given("in", key, b"x", BEFORE) for key in warm_keys()]
 
-    title = f"relay, {records:,} records of {size:,} B"
-    return Workload(f"S{size}", title, ("in",), records, first, backlog, judge, record_bytes=size)
+    return Workload(
+        f"S{size}",
+        f"relay of {size:,} B",
+        f"{records:,} records",
+        ("in",),
+        records,
+        first,
+        backlog,
+        judge,
+        record_bytes=size,
+    )
 
 
 NAMES = ("W1", "W2", "W3", "W4", "W5", *(f"S{size}" for size in SIZES))

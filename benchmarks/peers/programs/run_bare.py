@@ -23,7 +23,8 @@ WINDOW, ADVANCE, SEARCH_BEFORE_VIEW = 5_000, 1_000, 1_000
 WORD = re.compile(r"\w+")
 
 Take = Callable[[list[Any]], None]
-Flush = Callable[[], list[dict[str, Any]]]  # what is to be written, and forgets it
+Record = tuple[bytes, bytes, int]  # key, value, timestamp
+Flush = Callable[[], list[Record]]  # what is to be written, and forgets it
 
 
 def counting(words: Callable[[Any], Any]) -> tuple[Take, Flush]:
@@ -37,11 +38,8 @@ def counting(words: Callable[[Any], Any]) -> tuple[Take, Flush]:
                 counts[word] = counts.get(word, 0) + 1
                 changed[word] = timestamp
 
-    def flush() -> list[dict[str, Any]]:
-        made = [
-            {"key": word, "value": counts[word].to_bytes(8, "big"), "timestamp": timestamp}
-            for word, timestamp in changed.items()
-        ]
+    def flush() -> list[Record]:
+        made = [(word, counts[word].to_bytes(8, "big"), timestamp) for word, timestamp in changed.items()]
         changed.clear()
         return made
 
@@ -63,12 +61,12 @@ def stock_statistics() -> tuple[Take, Flush]:
                 windows[place] = min(low, price), count + 1, total + price
                 changed[place] = timestamp
 
-    def flush() -> list[dict[str, Any]]:
+    def flush() -> list[Record]:
         made = []
         for place, timestamp in changed.items():
             low, count, total = windows[place]
             value = orjson.dumps({"minimum": low, "trades": count, "total": total, "average": total / count})
-            made.append({"key": place[0] + place[1].to_bytes(8, "big"), "value": value, "timestamp": timestamp})
+            made.append((place[0] + place[1].to_bytes(8, "big"), value, timestamp))
         changed.clear()
         return made
 
@@ -93,17 +91,17 @@ def clickstream(room: str) -> tuple[Take, Flush]:
                 side = sides[message.topic() == f"{room}-views"]
                 side.append((message.timestamp()[1], message.key(), orjson.loads(message.value())))
 
-    def view(timestamp: int, user: bytes, it: dict[str, Any], made: list[dict[str, Any]]) -> None:
+    def view(timestamp: int, user: bytes, it: dict[str, Any], made: list[Record]) -> None:
         found = recent.get(user)
         while found and found[0][0] < timestamp - SEARCH_BEFORE_VIEW:
             found.popleft()
         for terms in [terms for _, terms in found] if found else [None]:
             value = {"page": it["page"], "profile": profiles.get(user), "search_terms": terms}
-            made.append({"key": user, "value": orjson.dumps(value), "timestamp": timestamp})
+            made.append((user, orjson.dumps(value), timestamp))
 
-    def flush() -> list[dict[str, Any]]:
+    def flush() -> list[Record]:
         nonlocal taken
-        made: list[dict[str, Any]] = []
+        made: list[Record] = []
         for searches, views in waiting.values():
             while (searches and views) or (not taken and (searches or views)):
                 if searches and (not views or searches[0][0] <= views[0][0]):
@@ -119,15 +117,15 @@ def clickstream(room: str) -> tuple[Take, Flush]:
 
 
 def order_filter() -> tuple[Take, Flush]:
-    made: list[dict[str, Any]] = []
+    made: list[Record] = []
 
     def take(messages: list[Any]) -> None:
         for message in messages:
             order = orjson.loads(message.value())
             if order["quantity"] > 5:
-                made.append({"key": message.key(), "value": orjson.dumps(order), "timestamp": message.timestamp()[1]})
+                made.append((message.key(), orjson.dumps(order), message.timestamp()[1]))
 
-    def flush() -> list[dict[str, Any]]:
+    def flush() -> list[Record]:
         given = made.copy()
         made.clear()
         return given
@@ -136,12 +134,12 @@ def order_filter() -> tuple[Take, Flush]:
 
 
 def relay() -> tuple[Take, Flush]:
-    made: list[dict[str, Any]] = []
+    made: list[Record] = []
 
     def take(messages: list[Any]) -> None:
-        made.extend({"key": it.key(), "value": it.value(), "timestamp": it.timestamp()[1]} for it in messages)
+        made.extend((it.key(), it.value(), it.timestamp()[1]) for it in messages)
 
-    def flush() -> list[dict[str, Any]]:
+    def flush() -> list[Record]:
         given = made.copy()
         made.clear()
         return given
@@ -166,16 +164,16 @@ def program(workload: str, room: str) -> tuple[list[str], Take, Flush]:
             return ["in"], *relay()
 
 
-def write(producer: Producer, topic: str, records: list[dict[str, Any]]) -> None:
-    """`produce_batch` takes what has room; the rest of it again, when there is."""
-    while records:
-        taken = producer.produce_batch(topic, records)
-        if taken == len(records):
-            return
-        records = [
-            {name: it for name, it in record.items() if name != "_error"} for record in records if "_error" in record
-        ]
-        producer.poll(0.05)
+def write(producer: Producer, topic: str, records: list[Record]) -> None:
+    """One by one, for `produce_batch` takes no timestamps."""
+    produce = producer.produce
+    for key, value, timestamp in records:
+        while True:
+            try:
+                produce(topic, value, key, timestamp=timestamp)
+                break
+            except BufferError:
+                producer.poll(0.01)
 
 
 def main(workload: str, bootstrap: str, room: str, _directory: str, _threads: str) -> None:
