@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Mapping, Sequence
-from itertools import count
+from itertools import count, repeat
 from typing import Any
 
 from headrace.errors import StateCorruptedError
@@ -84,37 +84,31 @@ def _check(at: TopicPartition, records: Records, settings: Mapping[str, str]) ->
             check_length(at.topic, length, limit)
 
 
-def _produce(
-    producer: Any, at: TopicPartition, value: bytes | None, key: bytes | None, more: Mapping[str, Any]
-) -> None:
-    has_looked = False
-    while True:
+def send(producer: Any, load: Load, on_delivery: Sequence[Any], *, of_all: bool) -> None:
+    """Hands records to a producer, and waits while it has too many. Each item's function learns of all, or the last."""
+    for (at, records), told in zip(load, on_delivery, strict=True):
+        last = len(records) - 1
+        _produce(producer, at, records.part(0, last), told if of_all else None)
+        _produce(producer, at, records.part(last, last + 1), told)
+
+
+def _produce(producer: Any, at: TopicPartition, records: Records, told: Any) -> None:
+    (topic, partition), produce, sent, has_looked = at, producer.produce, 0, False
+    while sent < len(records):
+        part = records.part(sent, len(records))
+        headers = map(list, part.headers) if part.headers else repeat([])
         try:
-            producer.produce(at.topic, value, key, at.partition, **more)
+            # By position a call takes half the time of one with names: (…, callback, its other name, time, headers).
+            for key, value, timestamp, some in zip(part.keys, part.values, part.timestamps, headers):  # noqa: B905
+                produce(topic, value, key, partition, told, None, timestamp or NO_TIME, some)
+                sent += 1
         except BufferError:
             producer.poll(0.1)
         except kafka.KafkaException as error:  # a partition that is there, as was seen, but new to this producer
             if has_looked or code_of(error) not in NEW:
                 raise
-            producer.list_topics(at.topic, timeout=10)
+            producer.list_topics(topic, timeout=10)
             has_looked = True
-        else:
-            return
-
-
-def send(producer: Any, load: Load, on_delivery: Sequence[Any], *, of_all: bool) -> None:
-    """Hands records to a producer, and waits while it has too many. Each item's function learns of all, or the last."""
-    for (at, records), told in zip(load, on_delivery, strict=True):
-        last = len(records) - 1
-        headers = records.headers
-        rows = zip(records.keys, records.values, records.timestamps, strict=True)
-        for i, (key, value, timestamp) in enumerate(rows):
-            more: dict[str, Any] = {"timestamp": timestamp or NO_TIME}
-            if of_all or i == last:
-                more["on_delivery"] = told
-            if headers and headers[i]:
-                more["headers"] = list(headers[i])
-            _produce(producer, at, value, key, more)
 
 
 class _Tally:

@@ -16,11 +16,12 @@ import confluent_kafka.admin
 
 from headrace.errors import ConfigError
 from headrace.log.kafka.settings import ClientSettings, Kind
+from headrace.model.ids import TopicPartition
 
 kafka: Any = confluent_kafka  # its types are incomplete
 administration: Any = confluent_kafka.admin
 _LOGGER = logging.getLogger("headrace.log.kafka")
-_IDLE_READERS = 4
+_IDLE_READERS = 8
 _READING = {
     "group.id": "headrace",  # one has to be given; nothing is ever committed for it
     "enable.auto.commit": False,
@@ -40,6 +41,24 @@ def make(kind: Kind, settings: ClientSettings, fixed: Mapping[str, Any] | None =
         raise ConfigError(f"the settings for Kafka's {kind} cannot be: {error.args[0].str()}") from error
 
 
+class Reader:
+    """A consumer on one partition; `at` and `position` say where it stands, if it is to go on there."""
+
+    def __init__(self, consumer: Any) -> None:
+        self.consumer = consumer
+        self.at: TopicPartition | None = None
+        self.position = -1
+        self.rest: list[Any] = []  # messages that belong to the range that comes next
+
+    def stay(self, at: TopicPartition, position: int, rest: list[Any]) -> None:
+        """More will be read from here: the consumer goes on fetching it."""
+        self.at, self.position, self.rest = at, position, rest
+
+    def leave(self) -> None:
+        self.at, self.rest = None, []
+        self.consumer.unassign()
+
+
 class Clients:
     """The warm clients of a process: one for administration, and some that read ranges."""
 
@@ -47,7 +66,7 @@ class Clients:
         self.settings = settings
         self._lock = threading.Lock()
         self._admin: Any = None
-        self._readers: list[Any] = []
+        self._readers: list[Reader] = []
         self._is_closed = False
 
     @property
@@ -58,32 +77,42 @@ class Clients:
             return self._admin
 
     @contextmanager
-    def reader(self) -> Generator[Any]:
-        """A consumer for one range; after trouble it is not used again."""
-        with self._lock:
-            consumer = self._readers.pop() if self._readers else None
-        if consumer is None:
-            consumer = make("consumer", self.settings, _READING)
+    def reader(self, at: TopicPartition, position: int) -> Generator[Reader]:
+        """The consumer that stands at a position, or one that stands nowhere; after trouble it is not used again."""
+        reader = self._taken(at, position)
         is_well = False
         try:
-            yield consumer
+            yield reader
             is_well = True
         except GeneratorExit:
+            reader.at = None
             is_well = True
             raise
         finally:
-            if is_well:
-                consumer.unassign()
             with self._lock:
-                is_kept = is_well and not self._is_closed and len(self._readers) < _IDLE_READERS
+                is_kept = is_well and not self._is_closed
                 if is_kept:
-                    self._readers.append(consumer)
-            if not is_kept:
-                consumer.close()
+                    self._readers.append(reader)
+                dropped = None if is_kept else reader
+                if len(self._readers) > _IDLE_READERS:
+                    dropped = self._readers.pop(0)
+            if reader.at is None and is_kept:
+                reader.leave()
+            if dropped is not None:
+                dropped.consumer.close()
+
+    def _taken(self, at: TopicPartition, position: int) -> Reader:
+        with self._lock:
+            standing = [reader for reader in self._readers if (reader.at, reader.position) == (at, position)]
+            free = [reader for reader in self._readers if reader.at is None or reader.at == at]
+            for reader in (*standing, *free):
+                self._readers.remove(reader)
+                return reader
+        return Reader(make("consumer", self.settings, _READING))
 
     def close(self) -> None:
         with self._lock:
             readers, self._readers, self._is_closed = self._readers, [], True
             self._admin = None
-        for consumer in readers:
-            consumer.close()
+        for reader in readers:
+            reader.consumer.close()
