@@ -2,12 +2,15 @@
 
 import shutil
 import socket
+import time
+from dataclasses import replace
 
 import pytest
 
 from headrace import StreamsBuilder, serde
 from headrace.query import Follower
 from headrace.query.client import Client
+from headrace.query.samples import ShownRecord
 from headrace.topology.describe import describe
 from headrace.web import Board, Server
 from tests.commit.programs import Program
@@ -104,6 +107,58 @@ def test_every_node_is_in_the_graph_and_shows_its_stores(page):
         page.click("#node-stores button")
         page.wait_for_selector("#rows td")
         assert page.text_content("#rows tbody tr td") == "k0"
+        page.click("#node-close")
+        expect(page.locator("#node-panel")).to_be_hidden()
+
+
+SOURCE, UPPER, SINK = "KSTREAM-SOURCE-0000000000", "KSTREAM-MAPVALUES-0000000007", "KSTREAM-SINK-0000000008"
+
+
+def node(page, name):
+    return page.locator(f"#graph .node[data-name='{name}']")
+
+
+def test_a_node_shows_its_tasks_and_its_last_records(page):
+    cluster = finished(limit=3)
+    told = told_of(cluster, tasks={SOURCE: {"0_0": 10, "0_1": 4, "0_2": 16}})
+    record = ShownRecord("lines", 1, 7, 1_700_000_000_000, "k", "v")
+    told.records = {SOURCE: [record, record._replace(offset=8, key=None, value=HOSTILE[0])]}
+    with served(cluster, told, interval=0.05) as server:
+        live(page, server.url)
+        node(page, SOURCE).click()
+        expect(page.locator("#node-tasks [data-task]")).to_have_text(["0_010", "0_14", "0_216"])
+        shown = ask(server.url, f"/api/nodes/{SOURCE}").json
+        assert [task["records"] for task in shown["tasks"]] == [10, 4, 16]
+        assert page.text_content("#node-records").startswith(f"{shown['records']} records")
+        expect(page.locator("#samples tbody tr td:nth-child(2)")).to_have_text([HOSTILE[0], "v"])
+        assert page.text_content("#samples tbody td") == "∅"
+        expect(page.locator("#samples tbody td:nth-child(3)").first).to_contain_text("lines-1\noffset 8")
+        assert page.query_selector_all("#samples img") == []
+        told.records = {SOURCE: [record._replace(value="newer")]}
+        expect(page.locator("#samples tbody tr td:nth-child(2)")).to_have_text(["newer"])
+        node(page, UPPER).click()
+        expect(page.locator("#node-tasks h3")).to_have_text("records into its sub-topology, by task")
+        expect(page.locator("#samples")).to_be_hidden()
+        assert ask(server.url, "/api/nodes/nothing").status == 404
+
+
+def test_rates_are_live_on_nodes_and_edges_and_what_waits_is_shown(page):
+    cluster = finished(limit=3)
+    waiting = {at: end + 5 for at, end in ends(cluster).items()}
+    told, count = Told(ends=waiting, nodes={SOURCE: 0}, edges={(SOURCE, UPPER): 0}), 0
+    with served(cluster, told, interval=0.05) as server:
+        live(page, server.url)
+        has(page, f"#graph .node[data-name='{SOURCE}'] .lag", "15 wait")
+        deadline = time.monotonic() + 20
+        rate, edge = page.locator(f"#graph .node[data-name='{SOURCE}'] .rate"), page.locator("#graph .edge-rate")
+        while "/s" not in edge.all_text_contents()[0:9].__str__() and time.monotonic() < deadline:
+            count += 100
+            told.seen = replace(told.seen, nodes={SOURCE: count}, edges={(SOURCE, UPPER): count})
+            page.wait_for_timeout(100)
+        (shown,) = [text for text in edge.all_text_contents() if text]
+        assert shown.endswith("/s")
+        assert float(shown[:-2].replace(",", "")) > 0
+        expect(rate).to_contain_text("/s")
 
 
 def test_a_store_can_be_looked_through(page):
@@ -176,7 +231,10 @@ def test_with_a_token_the_page_asks_for_it_and_then_can_act(page):
         with page.expect_response("**/actions/pause") as answered:
             page.click("#actions button:has-text('pause')")
         assert answered.value.status == 200
-    assert told.done == ["pause"]
+        has(page, "#acted", "pause: done")
+        page.click("#actions button:has-text('snapshot')")
+        has(page, "#acted", "snapshot: done")
+    assert told.done == ["pause", "snapshot"]
 
 
 @pytest.mark.parametrize("scheme", ["dark", "light"])

@@ -78,11 +78,37 @@ class Board:
             return {**self.topology.as_dict(), "counts": dict(self.observe().nodes)}
         return {"subtopologies": _coarse(snapshot.fingerprint), "counts": {}}
 
+    def node(self, name: str) -> dict[str, Any] | None:
+        """A node with its tasks and the last records that went through it; None if there is none of that name."""
+        groups = self.topology.subtopologies if self.topology is not None else ()
+        group = next((group for group in groups if any(node.name == name for node in group.nodes)), None)
+        if group is None:
+            return None
+        seen = self.observe()
+        taken = [seen.tasks.get(node.name, {}) for node in group.nodes if node.kind == "Source"]
+        own, tasks = seen.tasks.get(name, {}), sorted({task for some in taken for task in some})
+        sizes = {str(task): size for task, size in self.follower.snapshot.sizes.items()}
+        return {
+            "name": name,
+            "records": sum(own.values()) if own else None,  # they are counted at the edges only
+            "tasks": [
+                {
+                    "task": task,
+                    "records": own.get(task, 0) if own else None,
+                    "taken": sum(some.get(task, 0) for some in taken),  # by all of its sub-topology
+                    "state_bytes": sizes.get(task, 0),
+                }
+                for task in tasks
+            ],
+            "samples": [] if self.observed is None else [each._asdict() for each in self.observed.samples(name)],
+        }
+
     def durability(self) -> dict[str, Any]:
         """What would be lost, and how long it would take to be back: nothing, and about this long."""
-        snapshot = self.follower.snapshot
+        snapshot, seen = self.follower.snapshot, self.observe()
         size = sum(snapshot.sizes.values())
         return {
+            "delivered": snapshot.delivered if seen.delivered is None else seen.delivered,
             "batch": snapshot.batch,
             "epoch": snapshot.epoch,
             "clock": snapshot.clock,

@@ -26,10 +26,11 @@ STATIC = {
     "style.css": "text/css; charset=utf-8",
     "dashboard.js": "text/javascript; charset=utf-8",
     "graph.js": "text/javascript; charset=utf-8",
+    "node.js": "text/javascript; charset=utf-8",
     "stores.js": "text/javascript; charset=utf-8",
 }
 NAP = 0.1  # seconds
-ACTIONS = ("pause", "resume", "stop")
+ACTIONS = ("pause", "resume", "snapshot", "stop")
 
 
 def routes(board: Board, *, token: str | None, interval: float, over: threading.Event) -> list[Route]:
@@ -41,6 +42,7 @@ def routes(board: Board, *, token: str | None, interval: float, over: threading.
         Route("/session", pages.session, methods=["POST"]),
         Route("/api/status", pages.status),
         Route("/api/topology", pages.topology),
+        Route("/api/nodes/{name:path}", pages.node),
         Route("/api/batches", pages.batches),
         Route("/api/durability", pages.durability),
         Route("/api/settings", pages.settings),
@@ -92,6 +94,11 @@ class Pages:
     async def topology(self, request: Request) -> Response:
         return reply(self._board.graph())
 
+    async def node(self, request: Request) -> Response:
+        """In a thread: serdes of the user's decode what is shown."""
+        found = await run_in_threadpool(self._board.node, request.path_params["name"])
+        return failure(404, "NotFound", "the topology has no such node") if found is None else reply(found)
+
     async def batches(self, request: Request) -> Response:
         return reply({"batches": self._board.batches()})
 
@@ -132,11 +139,12 @@ class Pages:
             left -= NAP
 
     def _moving(self, last: int) -> dict[str, Any]:
-        board = self._board
+        board, seen = self._board, self._board.observe()
         return {
             "status": {**board.status(), "actions": list(self._actions())},
             "durability": board.durability(),
-            "counts": dict(board.observe().nodes),
+            "counts": dict(seen.nodes),
+            "edges": [[*edge, count] for edge, count in seen.edges.items()],
             "batches": [batch for batch in board.batches() if batch["number"] > last],
             "stores": {store["name"]: store["entries"] for store in board.stores()},
         }
@@ -149,7 +157,8 @@ class Pages:
         action, observed = request.path_params["action"], self._board.observed
         if observed is None or action not in ACTIONS:
             return failure(404, "NotFound", "there is no such action here")
-        await run_in_threadpool({"pause": observed.pause, "resume": observed.resume, "stop": observed.stop}[action])
+        acts = {"pause": observed.pause, "resume": observed.resume, "snapshot": observed.snapshot, "stop": observed.stop}
+        await run_in_threadpool(acts[action])
         return reply({"ok": True})
 
 

@@ -1,7 +1,8 @@
 // The page: reads what stands still once, and what moves from one stream of events.
 
 import { draw } from "./graph.js";
-import { ask, choose, counts, list } from "./stores.js";
+import { follow, showNode } from "./node.js";
+import { ask, counts, list } from "./stores.js";
 
 const $ = (id) => document.getElementById(id);
 const number = (value) => (value === null || value === undefined ? "–" : Math.round(value * 10) / 10 === Math.round(value) ? Math.round(value).toLocaleString("en") : value.toFixed(1));
@@ -12,7 +13,7 @@ const bytes = (value) => {
 };
 const duration = (seconds) => (seconds === null ? "–" : seconds < 90 ? `${seconds.toFixed(1)} s` : `${Math.round(seconds / 60)} min`);
 
-let graph = null, stores = [], batches = [], before = null, listening = null, attempt = 0;
+let graph = null, stores = [], batches = [], past = [], listening = null, attempt = 0;
 
 const showStatus = (status) => {
   document.title = `${status.application} · Headrace`;
@@ -30,12 +31,22 @@ const showStatus = (status) => {
   showActions(status.actions);
 };
 
+const act = async (action) => {
+  $("acted").textContent = `${action} …`;
+  try {
+    const answer = await fetch(`/actions/${action}`, { method: "POST" });
+    $("acted").textContent = answer.ok ? `${action}: done` : `${action}: ${(await answer.json()).message}`;
+  } catch {
+    $("acted").textContent = `${action}: no answer`;
+  }
+};
+
 const showActions = (actions) => {
-  if ($("actions").children.length !== actions.length) {
-    $("actions").replaceChildren(
+  if ($("buttons").children.length !== actions.length) {
+    $("buttons").replaceChildren(
       ...actions.map((action) => {
         const button = Object.assign(document.createElement("button"), { type: "button", textContent: action });
-        button.addEventListener("click", () => fetch(`/actions/${action}`, { method: "POST" }));
+        button.addEventListener("click", () => act(action));
         return button;
       }),
     );
@@ -43,23 +54,41 @@ const showActions = (actions) => {
   $("actions").hidden = actions.length === 0;
 };
 
-// A node's rate is that of its own count; of a source, without counts, that of its topic.
-const showRates = (rates, taken) => {
-  if (!graph) return;
-  const now = performance.now();
-  for (const node of graph.nodes) {
-    const place = graph.rates.get(node.name), topic = graph.topicOf(node);
-    let rate = null;
-    if (node.name in taken && before && node.name in before.taken) rate = ((taken[node.name] - before.taken[node.name]) * 1000) / (now - before.now);
-    else if (node.kind === "Source" && topic in rates) rate = rates[topic];
-    const told = rate === null ? "" : `${number(rate)}/s`;
-    const room = 26 - told.length;
-    const name = node.kind === "Processor" || !topic ? "" : topic.length > room ? topic.slice(0, room - 1) + "…" : topic;
-    place.textContent = [name, told].filter(Boolean).join(" · ");
-  }
-  if (!before || now - before.now > 900) before = { now, taken };
+// Rates are over the last seconds; of a source without counts, they are those of its topics.
+const SPAN = 5000, BACK = 900; // ms
+const perSecond = (kind, name, now) => {
+  const then = past[0];
+  if (!then || now.at - then.at < BACK || !(name in now[kind])) return null;
+  return ((now[kind][name] - (then[kind][name] ?? 0)) * 1000) / (now.at - then.at);
+};
+const remember = (now) => {
+  const last = past[past.length - 1];
+  if (last && Object.entries(last.taken).some(([name, count]) => (now.taken[name] ?? 0) < count)) past = []; // it began anew
+  past = [...past, now].filter((each, index, all) => index === all.length - 1 || now.at - (all[index + 1]?.at ?? now.at) < SPAN);
 };
 
+const showRates = (status, taken, edges) => {
+  if (!graph) return;
+  const now = { at: performance.now(), taken, edges: Object.fromEntries(edges.map(([from, to, count]) => [`${from}\n${to}`, count])) };
+  remember(now);
+  for (const node of graph.nodes) {
+    const topics = graph.topicsOf(node);
+    let rate = perSecond("taken", node.name, now);
+    const known = topics.filter((topic) => topic in status.rates);
+    if (rate === null && node.kind === "Source" && known.length) rate = known.reduce((sum, topic) => sum + status.rates[topic], 0);
+    graph.tell(node, rate === null ? "" : `${number(rate)}/s`, node.kind === "Source" ? lagOf(status.lag, topics) : 0);
+    const follows = node.kind === "Source" && !(node.name in taken) ? rate : null;
+    for (const other of node.to) {
+      const along = perSecond("edges", `${node.name}\n${other}`, now) ?? follows;
+      graph.tellEdge(node.name, other, along === null ? "" : `${number(along)}/s`);
+    }
+  }
+};
+
+const lagOf = (lag, topics) => Object.entries(lag ?? {}).reduce((sum, [at, count]) => sum + (topics.includes(at.slice(0, at.lastIndexOf("-"))) ? count : 0), 0);
+
+const PHASES = ["plan", "run", "commit", "deliver"];
+const colour = (phase, place) => `phase-${(PHASES.includes(phase) ? PHASES.indexOf(phase) : place) % 4}`;
 const showBatches = () => {
   const last = batches.slice(-80), width = 8, height = 80;
   const size = (batch) => total(batch.phases) || batch.records;
@@ -75,7 +104,7 @@ const showBatches = () => {
       const bar = document.createElementNS("http://www.w3.org/2000/svg", "rect");
       const title = document.createElementNS("http://www.w3.org/2000/svg", "title");
       title.textContent = `batch ${batch.number}: ${batch.records} records, ${phase} ${number(value)}${phase === "records" ? "" : " ms"}`;
-      for (const [name, to] of Object.entries({ class: `bar phase-${kind % 4}`, x: index * width, y: (bottom -= tall), width: width - 2, height: tall })) bar.setAttribute(name, to);
+      for (const [name, to] of Object.entries({ class: `bar ${colour(phase, kind)}`, x: index * width, y: (bottom -= tall), width: width - 2, height: tall })) bar.setAttribute(name, to);
       bar.append(title);
       svg.append(bar);
     });
@@ -83,14 +112,18 @@ const showBatches = () => {
   $("strip").replaceChildren(svg);
   const newest = last[last.length - 1];
   if (newest) {
-    const phases = Object.entries(newest.phases).map(([phase, ms]) => `${phase} ${number(ms)} ms`);
-    $("strip-text").textContent = [`batch ${newest.number}`, `${newest.records} records`, `${bytes(newest.state_bytes)} of state`, ...phases].join(" · ");
+    const phases = Object.entries(newest.phases);
+    $("strip-text").replaceChildren(
+      [`batch ${newest.number}`, `${newest.records} records`, `${bytes(newest.state_bytes)} of state`].join(" · "),
+      ...phases.flatMap(([phase, ms], kind) => [" · ", Object.assign(document.createElement("i"), { className: `key ${colour(phase, kind)}` }), `${phase} ${number(ms)} ms`]),
+    );
   }
 };
 
 const showDurability = (told) => {
   const lines = {
     "last committed batch": told.batch,
+    "in the log up to": told.delivered < 0 ? "–" : `batch ${told.delivered}`,
     "instance": told.epoch,
     "checkpoint": told.place,
     "state in it": bytes(told.state_bytes),
@@ -105,25 +138,13 @@ const showDurability = (told) => {
   );
 };
 
-const showNode = (node, names) => {
-  $("node-panel").hidden = false;
-  $("node-name").textContent = node.name;
-  $("node-details").textContent = node.details;
-  $("node-stores").replaceChildren(
-    ...stores.filter((store) => names.includes(store.name)).map((store) => {
-      const button = Object.assign(document.createElement("button"), { type: "button", textContent: `${store.name}, ${store.entries} entries` });
-      button.addEventListener("click", () => choose(store));
-      return button;
-    }),
-  );
-};
-
 const show = (told) => {
   const first = batches.length ? batches[batches.length - 1].number : -1;
   batches = [...(told.batches.some((batch) => batch.number <= first) ? [] : batches), ...told.batches].slice(-200);
   showStatus(told.status);
   showDurability(told.durability);
-  showRates(told.status.rates, told.counts);
+  showRates(told.status, told.counts, told.edges);
+  follow();
   counts(told.stores);
   showBatches();
 };
@@ -147,7 +168,7 @@ const start = async () => {
     const [topology, all] = await Promise.all([ask("/api/topology"), ask("/stores")]);
     stores = all.stores;
     $("login").hidden = true;
-    graph = draw($("graph"), topology, showNode);
+    graph = draw($("graph"), topology, (node, names) => showNode(node, names, stores));
     list(stores);
     listen();
   } catch (error) {

@@ -2,7 +2,7 @@
 // Whatever comes from the application is set as text, never as markup.
 
 const SVG = "http://www.w3.org/2000/svg";
-const WIDTH = 206, HEIGHT = 44, ACROSS = 30, DOWN = 16, CHIP = 18, MARGIN = 14;
+const WIDTH = 206, HEIGHT = 44, ACROSS = 62, DOWN = 16, CHIP = 18, MARGIN = 14;
 
 const make = (name, attributes = {}, text) => {
   const element = document.createElementNS(SVG, name);
@@ -56,12 +56,13 @@ const placed = (subtopologies) => {
   return { boxes, groups, height: top + MARGIN, width: Math.max(300, ...groups.map((g) => g.x + g.width)) + MARGIN * 2 };
 };
 
-const topicOf = (node) => (/topics?: \[?([^\]]*)\]?$/.exec(node.details) || [])[1];
+const topicsOf = (node) => (node.kind === "Processor" ? "" : (/topics?: \[?([^\]]*)\]?$/.exec(node.details) || [])[1] ?? "").split(", ").filter(Boolean);
 
 export const draw = (place, topology, choose) => {
   const { boxes, groups, width, height } = placed(topology.subtopologies);
   const svg = make("svg", { width, height, viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": "topology" });
   const at = new Map(boxes.map((box) => [box.node.name, box]));
+  const along = new Map(), labels = [];
   for (const { group, x, y, width: w, height: h } of groups) {
     svg.append(make("rect", { class: "group", x, y, width: w, height: h, rx: 8 }));
     svg.append(make("text", { class: "group-name", x: x + 8, y: y + 14 }, `sub-topology ${group.id}${group.global ? " (global)" : ""}`));
@@ -70,18 +71,23 @@ export const draw = (place, topology, choose) => {
     for (const other of node.to.map((name) => at.get(name)).filter(Boolean)) {
       const [x1, y1, x2, y2] = [x + WIDTH, y + HEIGHT / 2, other.x, other.y + HEIGHT / 2], half = (x2 - x1) / 2;
       svg.append(make("path", { class: "edge", d: `M${x1} ${y1} C${x1 + half} ${y1} ${x2 - half} ${y2} ${x2} ${y2}` }));
+      const label = make("text", { class: "edge-rate", x: (x1 + x2) / 2, y: (y1 + y2) / 2 - 4, "text-anchor": "middle" });
+      along.set(`${node.name}\n${other.node.name}`, label);
+      labels.push(label);
     }
   }
-  const rates = new Map();
+  const rates = new Map(), lags = new Map();
   for (const { node, stores, x, y, height: h } of boxes) {
     const shape = make("g", { class: `node ${node.kind.toLowerCase()}`, tabindex: 0, role: "button" });
     shape.dataset.name = node.name;
     shape.append(make("title", {}, `${node.name}\n${node.details}`));
     shape.append(make("rect", { class: "box", x, y, width: WIDTH, height: h, rx: 6 }));
     shape.append(make("text", { x: x + 10, y: y + 18 }, short(node.name, 27)));
-    const rate = make("text", { class: "rate", x: x + 10, y: y + 35 }, node.kind === "Processor" ? "" : short(topicOf(node) || "", 24));
-    shape.append(rate);
+    const rate = make("text", { class: "rate", x: x + 10, y: y + 35 }, topicsOf(node).length ? short(topicsOf(node).join(", "), 24) : "");
+    const lag = make("text", { class: "lag", x: x + WIDTH - 8, y: y + 18, "text-anchor": "end" });
+    shape.append(rate, lag);
     rates.set(node.name, rate);
+    lags.set(node.name, lag);
     stores.forEach((store, index) => {
       shape.append(make("rect", { class: "chip", x: x + 8, y: y + HEIGHT + index * CHIP - 4, width: WIDTH - 16, height: CHIP - 3, rx: 4 }));
       shape.append(make("text", { x: x + 14, y: y + HEIGHT + index * CHIP + 8 }, short(store, 28)));
@@ -95,6 +101,14 @@ export const draw = (place, topology, choose) => {
     shape.addEventListener("keydown", (event) => event.key === "Enter" && chosen());
     svg.append(shape);
   }
+  svg.append(...labels);
   place.replaceChildren(svg);
-  return { nodes: topology.subtopologies.flatMap((group) => group.nodes), rates, topicOf };
+  // What moves: the rate of a node beside its topics, the records that wait for it, and the rate along an edge.
+  const tell = (node, rate, lag) => {
+    const topics = topicsOf(node).join(", ");
+    rates.get(node.name).textContent = [topics && short(topics, 26 - rate.length), rate].filter(Boolean).join(" · ");
+    lags.get(node.name).textContent = lag ? `${lag.toLocaleString("en")} wait` : "";
+  };
+  const tellEdge = (from, to, rate) => { const label = along.get(`${from}\n${to}`); if (label) label.textContent = rate; };
+  return { nodes: topology.subtopologies.flatMap((group) => group.nodes), tell, tellEdge, topicsOf };
 };
