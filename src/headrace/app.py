@@ -129,10 +129,12 @@ class Application:
         self.stop()
 
     def run(self) -> None:
-        """Runs until SIGINT or SIGTERM, or until something goes wrong."""
+        """Runs until SIGINT or SIGTERM, until it is stopped, or until something goes wrong."""
         with ended_by_signals() as over, self:
             while not over.wait(LOOK):
                 self._check()
+                if self._state is State.NOT_RUNNING:  # somebody else has stopped it
+                    return
 
     def run_available(self) -> None:
         """Processes what is in the log, and stops: for batch use."""

@@ -11,7 +11,8 @@ from headrace.cli.programs import names
 
 COMMANDS = [
     "run", "demo", "topology", "topics", "produce", "consume", "groups", "reset", "doctor", "config",
-    "query", "state", "checkpoint", "status", "top", "dashboard", "replica",
+    "query", "state", "checkpoint", "status", "top", "pause", "resume", "snapshot", "dashboard",
+    "replica",
 ]  # fmt: skip
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from headrace.cli import asking, dead_letters, drops, states, watching
+from headrace.cli import acting, asking, dead_letters, drops, states, watching
 
 
 def register(app: typer.Typer) -> None:
@@ -14,6 +14,9 @@ def register(app: typer.Typer) -> None:
     app.add_typer(states.checkpoints, name="checkpoint")
     app.command("status")(watching.status)
     app.command("top")(watching.top)
+    app.command("pause")(acting.pause)
+    app.command("resume")(acting.resume)
+    app.command("snapshot")(acting.snapshot)
     app.command("dashboard")(watching.dashboard)
     app.command("replica")(watching.replica)
     app.add_typer(dead_letters.app, name="dead-letters")

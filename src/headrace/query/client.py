@@ -79,6 +79,10 @@ class Client:
         found = self._rows(f"/stores/{_part(store)}/versions", key=self._text(store, key), **times, **options)
         return (_value(row) for row in found)
 
+    def act(self, action: str) -> None:
+        """Lets the application pause, resume, snapshot or stop; the server must have a token, and this client too."""
+        self._ask(f"/actions/{_part(action)}", method="POST")
+
     # -------------------------------------------------------------------------------------------------- transport
     def close(self) -> None:
         connection = getattr(self._local, "connection", None)
@@ -124,9 +128,9 @@ class Client:
             case _:
                 return json.dumps(to_form(key))
 
-    def _ask(self, path: str, *, missing_is_fine: bool = False, **given: Any) -> dict[str, Any]:
+    def _ask(self, path: str, *, missing_is_fine: bool = False, method: str = "GET", **given: Any) -> dict[str, Any]:
         wanted = urlencode({name: value for name, value in given.items() if value is not None})
-        status, raw = self._get(f"{self._at.path.rstrip('/')}{path}{'?' * bool(wanted)}{wanted}")
+        status, raw = self._send(method, f"{self._at.path.rstrip('/')}{path}{'?' * bool(wanted)}{wanted}")
         try:
             found = json.loads(raw)
         except ValueError:
@@ -135,11 +139,11 @@ class Client:
             raise _failure(status, found)
         return found
 
-    def _get(self, target: str) -> tuple[int, bytes]:
+    def _send(self, method: str, target: str) -> tuple[int, bytes]:
         for is_last in (False, True):
             connection = self._connection()
             try:
-                connection.request("GET", target, headers=self._headers)
+                connection.request(method, target, headers=self._headers)
                 response = connection.getresponse()
                 return response.status, response.read()
             except (http.client.HTTPException, ConnectionError, TimeoutError) as error:

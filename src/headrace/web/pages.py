@@ -157,7 +157,12 @@ class Pages:
         action, observed = request.path_params["action"], self._board.observed
         if observed is None or action not in ACTIONS:
             return failure(404, "NotFound", "there is no such action here")
-        acts = {"pause": observed.pause, "resume": observed.resume, "snapshot": observed.snapshot, "stop": observed.stop}
+        acts = {
+            "pause": observed.pause,
+            "resume": observed.resume,
+            "snapshot": observed.snapshot,
+            "stop": observed.stop,
+        }
         await run_in_threadpool(acts[action])
         return reply({"ok": True})
 
