@@ -78,8 +78,7 @@ class Application:
         self._watcher: threading.Thread | None = None
         self._failed: Exception | None = None
         self._paused = False
-        flows = Flows(self.setup.graph, application_id)
-        self._totals = Totals(flows, settings.errors_dead_letter_queue_topic_name)
+        self._totals = Totals(Flows(topology.graph(), application_id), settings.errors_dead_letter_queue_topic_name)
 
     # ------------------------------------------------------------------------------------------- starting, stopping
     def start(self) -> None:
@@ -230,11 +229,7 @@ class Application:
                 self._run.pause(paused=False)
 
     def snapshot(self) -> None:
-        """Has the state of every task merged into one file of the checkpoint, beside the batches.
-
-        It begins with the next batch, which need not wait for records, and is there when one of those that follow is
-        committed. A task that is restored then reads one file.
-        """
+        """Has the state of every task merged into one file of the checkpoint, beside the batches that follow."""
         self._running().snapshot()
 
     @property

@@ -49,7 +49,7 @@ def test_what_the_page_types_gives_what_it_shows(shell, tmp_path, monkeypatch):
 
 
 def test_every_option_that_the_page_names_is_one(headrace):
-    commands = ("run", "topology", "produce", "consume", "reset", "doctor", "demo")
+    commands = ("run", "topology", "produce", "consume", "reset", "doctor", "demo", "pause")
     known = set(re.findall(r"--[\w-]+", "".join(headrace(command, "--help").out for command in commands)))
     known |= {"--debug", "--partitions"}
     assert set(re.findall(r"--[a-z][\w-]+", PAGE)) - known == set()
