@@ -20,6 +20,7 @@ from headrace.query.flows import Flows
 from headrace.query.position import Position, QueryResult
 from headrace.query.queries import Query
 from headrace.query.samples import ShownRecord, shown
+from headrace.query.snapshot import view_of_last
 from headrace.query.status import Observation
 from headrace.query.streams_metrics import streams_metrics
 from headrace.spark.life import QueryStoppedError, State, ended_by_signals
@@ -238,8 +239,7 @@ class Application:
 
     def drain(self, timeout: float | timedelta | None = None) -> None:
         """Waits until everything in the log has been processed and delivered, and nothing moves any more."""
-        seconds = timeout.total_seconds() if isinstance(timeout, timedelta) else timeout
-        self._drain(lambda: False, seconds)
+        self._drain(lambda: False, timeout.total_seconds() if isinstance(timeout, timedelta) else timeout)
 
     def _drain(self, over: Callable[[], bool], timeout: float | None) -> None:
         end = None if timeout is None else time.monotonic() + timeout
@@ -258,8 +258,8 @@ class Application:
 
     # ---------------------------------------------------------------------------------------------------- looking in
     def store(self, name: str) -> Any:
-        """A store of all tasks, for reading, as of the last batch."""
-        return self._running().follower.store(name)
+        """A store of all tasks, for reading; every call is answered as of the last batch."""
+        return view_of_last(name, lambda: self._running().follower.refresh())  # noqa: PLW0108 - other runs may follow
 
     def query(
         self, store: str, query: Query, *, at_least: Position | int | None = None, as_of: int | None = None

@@ -51,6 +51,10 @@ def test_a_key_a_range_a_prefix_and_all(command):
         "k3",
         "k4",
     ]
+    for store in ("windows", "sessions", "versions"):
+        found = {row["key"] for row in rows(command("query", store, "--range", "k2", "k4", "--json"))}
+        assert found <= {"k2", "k3", "k4"}
+        assert "k4" in found
     assert len(rows(command("query", "counts", "--prefix", "k", "--json"))) == 7
     assert len(rows(command("query", "counts", "--limit", "3", "--json"))) == 3
     assert "k1" in command("query", "counts", "k1").stdout

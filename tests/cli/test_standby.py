@@ -101,7 +101,7 @@ def test_who_was_not_the_quickest_goes_on_standing_by(tmp_path, monkeypatch, cap
             raise error
 
     monkeypatch.setattr(app, "run", run)
-    stand_by(app, lambda follower: nullcontext())
+    stand_by(app, lambda follower, observed: nullcontext())
     assert outcomes == []
     assert capsys.readouterr().err == 2 * "app stands by. Ctrl-C ends it.\n"
 

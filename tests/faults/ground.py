@@ -8,8 +8,9 @@ import select
 import signal
 import subprocess
 import sys
+import threading
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -23,7 +24,7 @@ from headrace.log.filelog import FileLog
 from headrace.model.ids import TaskId, TopicPartition
 from tests.faults import programs
 from tests.faults.killing import Kill
-from tests.faults.life import Scene
+from tests.faults.life import SCENE, Scene
 
 ROOT = Path(__file__).parents[2]
 PATIENCE = 600  # seconds; only a run that hangs waits for so long
@@ -54,12 +55,23 @@ class Ground:
 
     def live(self, *kills: Kill, environment: dict[str, str] | None = None) -> Life:
         """Starts the application; it runs until it is killed, or nothing is left to do."""
+        path = self._next_scene(*kills)
+        self.lives.append(Life(["-m", "tests.faults.life", str(path)], path.parent, environment or {}))
+        return self.lives[-1]
+
+    def command(self, *options: str) -> Life:
+        """Starts it with `headrace run`; it runs until it is ended."""
+        path = self._next_scene()
+        arguments = ["-m", "headrace", "run", "tests.faults.life:app", *options]
+        self.lives.append(Life(arguments, path.parent, {SCENE: str(path)}))
+        return self.lives[-1]
+
+    def _next_scene(self, *kills: Kill) -> Path:
         number = len(self.lives)
         path = self.folder / f"life-{number}" / "scene"
         path.parent.mkdir()
         path.write_bytes(msgspec.json.encode(msgspec.structs.replace(self.scene, kills=list(kills), life=number)))
-        self.lives.append(Life(["-m", "tests.faults.life", str(path)], path.parent, environment or {}))
-        return self.lives[-1]
+        return path
 
     def run(self, **changes: Any) -> None:
         """Runs in this process until nothing is left to do."""
@@ -96,6 +108,17 @@ class Ground:
     def tables(self) -> dict[str, list[tuple[str, Any]]]:
         """The stores as the last life has read them before its end."""
         return msgspec.json.decode((self.lives[-1].folder / "tables").read_bytes())
+
+
+def wait_until(reached: Callable[[], bool], life: Life) -> None:
+    """Until something is so, while a life goes on."""
+    event = threading.Event()
+    for _ in range(PATIENCE * 20):
+        if reached():
+            return
+        assert life.process.poll() is None, life.said
+        event.wait(0.05)
+    raise AssertionError(f"it was never so: {life.said}")
 
 
 class Life:

@@ -18,6 +18,8 @@ from headrace.spark.session import session
 from tests.faults import programs
 from tests.faults.killing import Kill, Killer
 
+SCENE = "LIFE_SCENE"
+
 
 class Scene(msgspec.Struct):
     """What a life needs to know."""
@@ -41,6 +43,11 @@ class Scene(msgspec.Struct):
             config={**program.config, **self.config},
             at_step=Killer(here / f"life-{self.life}", os.getpid(), self.kills),
         )  # fmt: skip
+
+
+def app() -> Application:
+    """For `headrace run`: the application of the scene in the file that the environment names."""
+    return msgspec.json.decode(Path(os.environ[SCENE]).read_bytes(), type=Scene).application()
 
 
 def main(path: str) -> None:

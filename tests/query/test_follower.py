@@ -17,9 +17,26 @@ from headrace.query import (
     RangeQuery,
     StoreNotReadyError,
 )
+from headrace.query.disk import DiskCopies
 from tests.commit.cluster import Cluster, eager
 from tests.commit.programs import CONFIG, WORDS, Program
 from tests.query.programs import ONE, ROWS, SHOWN, THREE, every_kind, feed, finished, started
+
+
+@pytest.fixture(params=["in memory", "on disk"])
+def follow(request, tmp_path):
+    """Makes followers, which have their copies in memory or on disk."""
+    made = []
+
+    def follow(storage, *given, **options):
+        where = tmp_path / f"copy-{len(made)}"
+        copies = DiskCopies(where, boot="now", room=1 << 24) if request.param == "on disk" else None
+        made.append(Follower(storage, *given, copies=copies, **options))
+        return made[-1]
+
+    yield follow
+    for follower in made:
+        follower.close()
 
 
 def tables(snapshot):
@@ -33,34 +50,35 @@ def whole_state(cluster):
 
 
 def held(follower):
-    return {task: list(at.scan(b"", None)) for task, at in follower.refresh().entries.items() if len(at)}
+    found = {task: list(at.scan(b"", None)) for task, at in follower.refresh().entries.items()}
+    return {task: entries for task, entries in found.items() if entries}
 
 
-def test_a_copy_that_goes_on_batch_by_batch_equals_one_made_from_nothing():
+def test_a_copy_that_goes_on_batch_by_batch_equals_one_made_from_nothing(follow):
     cluster = started(limit=2)
-    follower = Follower(cluster.storage)
+    follower = follow(cluster.storage)
     while cluster.run_batch():
         assert held(follower) == whole_state(cluster)
         assert tables(follower.snapshot) == tables(Follower(cluster.storage).refresh())
 
 
 @pytest.mark.parametrize("seldom", [2, 7, 11])
-def test_a_copy_that_is_refreshed_seldom_catches_up_though_deltas_were_merged_and_files_deleted(seldom):
+def test_a_copy_that_is_refreshed_seldom_catches_up_though_deltas_were_merged_and_files_deleted(follow, seldom):
     cluster = started(rows=ROWS * 4, limit=1, habits=eager(wear=Wear(links=2, outgrown=10, oldest=2)))
-    follower = Follower(cluster.storage)
+    follower = follow(cluster.storage)
     while cluster.run(seldom) == seldom:
         assert held(follower) == whole_state(cluster)
 
 
-def test_manifests_that_do_not_say_all_are_added_up():
+def test_manifests_that_do_not_say_all_are_added_up(follow):
     cluster = started(rows=ROWS * 2, limit=1, habits=eager(always_all=0))
-    follower = Follower(cluster.storage)
+    follower = follow(cluster.storage)
     while cluster.run(3) == 3:
         assert held(follower) == whole_state(cluster)
         assert follower.snapshot.position.offsets == dict(cluster.coordinator.ledger.positions)
 
 
-def test_only_deltas_that_are_new_are_read():
+def test_only_deltas_that_are_new_are_read(follow):
     read = list[str]()
 
     class Watched(Objects):
@@ -71,7 +89,7 @@ def test_only_deltas_that_are_new_are_read():
 
     cluster = started(ONE, storage=Watched.at("memory:///", {}), limit=1)
     cluster.run(3)
-    follower = Follower(cluster.storage)
+    follower = follow(cluster.storage)
     follower.refresh()
     read.clear()
     follower.refresh()
@@ -81,10 +99,10 @@ def test_only_deltas_that_are_new_are_read():
     assert set(read) == {f"manifests/{cluster.coordinator.ledger.number:012}"}
 
 
-def test_what_is_held_does_not_change_when_the_copy_goes_on():
+def test_what_is_held_does_not_change_when_the_copy_goes_on(follow):
     cluster = started(limit=1)
     cluster.run(3)
-    follower = Follower(cluster.storage)
+    follower = follow(cluster.storage)
     before = follower.refresh()
     begun = before.store("counts").all()
     first = next(begun)
@@ -95,9 +113,9 @@ def test_what_is_held_does_not_change_when_the_copy_goes_on():
     assert tables(before) == expected
 
 
-def test_the_last_batches_can_be_asked_for_by_number_from_memory_or_from_the_checkpoint():
+def test_the_last_batches_can_be_asked_for_by_number_from_memory_or_from_the_checkpoint(follow):
     cluster = started(limit=1, habits=eager(keep=10))
-    follower = Follower(cluster.storage)
+    follower = follow(cluster.storage)
     seen = {}
     while cluster.run_batch():
         snapshot = follower.refresh()
@@ -108,19 +126,19 @@ def test_the_last_batches_can_be_asked_for_by_number_from_memory_or_from_the_che
         assert follower.query("counts", KeyQuery("k1"), as_of=batch).position.batch == batch
 
 
-def test_a_batch_that_is_gone_or_has_not_happened_is_refused():
+def test_a_batch_that_is_gone_or_has_not_happened_is_refused(follow):
     cluster = finished(limit=1)
-    follower = Follower(cluster.storage)
+    follower = follow(cluster.storage)
     with pytest.raises(BatchNotKeptError, match="not kept any more"):
         follower.query("counts", KeyQuery("k1"), as_of=1)
     with pytest.raises(BatchNotKeptError, match="has not happened"):
         follower.query("counts", KeyQuery("k1"), as_of=10_000)
 
 
-def test_an_answer_that_would_be_too_old_is_refused():
+def test_an_answer_that_would_be_too_old_is_refused(follow):
     cluster = started(limit=1)
     cluster.run(2)
-    follower = Follower(cluster.storage)
+    follower = follow(cluster.storage)
     result = follower.query("counts", KeyQuery("k1"))
     assert follower.query("counts", KeyQuery("k1"), at_least=result.position).position == result.position
     with pytest.raises(PositionNotReachedError) as caught:
@@ -133,15 +151,15 @@ def test_an_answer_that_would_be_too_old_is_refused():
     assert follower.query("counts", KeyQuery("k1"), at_least=result.position.batch + 1).position.batch > 0
 
 
-def test_without_a_batch_nothing_is_ready():
-    follower = Follower(Objects.at("memory:///", {}))
+def test_without_a_batch_nothing_is_ready(follow):
+    follower = follow(Objects.at("memory:///", {}))
     with pytest.raises(StoreNotReadyError, match="no batch yet"):
         follower.query("counts", KeyQuery("k1"))
 
 
-def test_a_checkpoint_that_is_begun_anew_is_followed_from_nothing():
+def test_a_checkpoint_that_is_begun_anew_is_followed_from_nothing(follow):
     cluster = finished(limit=1)
-    follower = Follower(cluster.storage)
+    follower = follow(cluster.storage)
     assert follower.refresh().store("counts").get("k1").value > 1
     for name in cluster.storage.names():
         cluster.storage.delete(name)
@@ -152,17 +170,17 @@ def test_a_checkpoint_that_is_begun_anew_is_followed_from_nothing():
     assert follower.snapshot.checkpoint == fresh.checkpoint
 
 
-def test_another_topology_than_the_checkpoints_is_refused():
+def test_another_topology_than_the_checkpoints_is_refused(follow):
     cluster = finished()
     with pytest.raises(CheckpointMismatchError, match="of another topology"):
-        Follower(cluster.storage, WORDS.build(), CONFIG).refresh()
+        follow(cluster.storage, WORDS.build(), CONFIG).refresh()
 
 
-def test_damage_is_told_and_the_copy_stays_as_it_was():
+def test_damage_is_told_and_the_copy_stays_as_it_was(follow):
     cluster = started(ONE, limit=1, habits=eager(keep=100, purge_every=1000))
     cluster.run(4)
     clock = ManualClock(5_000)
-    follower = Follower(cluster.storage, clock=clock)
+    follower = follow(cluster.storage, clock=clock)
     before = follower.refresh().batch
     cluster.run(1)
     name = f"manifests/{before + 1:012}"
@@ -181,25 +199,25 @@ def test_damage_is_told_and_the_copy_stays_as_it_was():
     assert follower.freshness.error is None
 
 
-def test_with_the_number_of_the_last_batch_at_hand_nothing_is_read_when_nothing_is_new():
+def test_with_the_number_of_the_last_batch_at_hand_nothing_is_read_when_nothing_is_new(follow):
     cluster = finished()
     listed = list[str]()
     names = cluster.storage.names
-    follower = Follower(cluster.storage, latest=lambda: cluster.coordinator.ledger.number)
+    follower = follow(cluster.storage, latest=lambda: cluster.coordinator.ledger.number)
     follower.refresh()
     cluster.storage.names = lambda prefix="": listed.append(prefix) or names(prefix)  # type: ignore[method-assign]
     assert follower.store("counts").get("k1").value == 5
     assert listed == []
 
 
-def test_no_thread_ever_sees_part_of_a_batch():
+def test_no_thread_ever_sees_part_of_a_batch(follow):
     """Every batch moves a unit from one key to another, on different partitions: the sum is always the same."""
     program = Program(every_kind, {"lines": [], "states": []}, partitions=3)
     cluster = started(program, rows=[], limit=100)
     keys = [f"k{number}" for number in range(12)]
     feed(cluster.log, [(key, "x") for key in keys])
     cluster.run()
-    follower = Follower(cluster.storage)
+    follower = follow(cluster.storage)
     expected = {follower.refresh().batch: 1}
     torn, over = list[object](), threading.Event()
 
@@ -224,10 +242,10 @@ def test_no_thread_ever_sees_part_of_a_batch():
     assert follower.store("counts").get("k0").value == 26
 
 
-def test_a_thread_follows_and_says_when_a_batch_is_there():
+def test_a_thread_follows_and_says_when_a_batch_is_there(follow):
     cluster = started(limit=1)
     cluster.run(1)
-    follower = Follower(cluster.storage)
+    follower = follow(cluster.storage)
     with follower.following(interval=0.001):
         assert follower.wait_for(cluster.coordinator.ledger.number, timeout=5)
         cluster.run(2)
@@ -235,9 +253,9 @@ def test_a_thread_follows_and_says_when_a_batch_is_there():
     assert follower.snapshot.batch == cluster.coordinator.ledger.number
 
 
-def test_the_history_says_how_many_records_each_batch_read():
+def test_the_history_says_how_many_records_each_batch_read(follow):
     cluster = started(ONE, limit=2)
-    follower = Follower(cluster.storage)
+    follower = follow(cluster.storage)
     while cluster.run_batch():
         follower.refresh()
     notes = follower.history.notes()

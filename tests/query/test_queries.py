@@ -24,6 +24,7 @@ from headrace.query import (
     WindowRangeQuery,
 )
 from headrace.query.catalog import catalog_of, described_catalog
+from headrace.query.disk import DiskCopies
 from headrace.query.shapes import kind_of, serde_named, spec_of
 from headrace.state.spec import WindowKind
 from tests.commit.programs import CONFIG, Program
@@ -32,10 +33,14 @@ from tests.query.programs import ONE, THREE, every_kind, finished
 CACHED = Config.of({"application.id": "app"}, default_key_serde=serde.STRING)
 
 
-@pytest.fixture(params=["one task", "three tasks", "checkpoint alone"], scope="module")
-def follower(request):
+@pytest.fixture(params=["one task", "three tasks", "on disk", "checkpoint alone"], scope="module")
+def follower(request, tmp_path_factory):
     cluster = finished(ONE if request.param == "one task" else THREE, limit=4, config=CACHED)
-    return Follower(cluster.storage, None if request.param == "checkpoint alone" else every_kind(), CACHED)
+    topology = None if request.param == "checkpoint alone" else every_kind()
+    copies = DiskCopies(tmp_path_factory.mktemp("copies"), room=1 << 24) if request.param == "on disk" else None
+    follower = Follower(cluster.storage, topology, CACHED, copies=copies)
+    yield follower
+    follower.close()
 
 
 def ask(follower, store, query):

@@ -172,6 +172,17 @@ def test_a_request_that_is_too_long_or_is_none_does_not_hurt(open_server):
     assert ask(open_server.url, "/health").status == 200
 
 
+@pytest.mark.parametrize("piece", [b"x" * 1000, b"x: y\r\n" * 100], ids=["one header", "many headers"])
+def test_headers_without_end_are_not_read_to_the_end(open_server, piece):
+    with socket.create_connection(("127.0.0.1", open_server.port), timeout=10) as connection:
+        connection.sendall(b"GET /health HTTP/1.1\r\nhost: localhost\r\nx: ")
+        with suppress(ConnectionError):  # it may hang up before it has been told all
+            for _ in range(200):
+                connection.sendall(piece)
+            assert connection.recv(100).startswith(b"HTTP/1.1 400")
+    assert ask(open_server.url, "/health").status == 200
+
+
 def test_only_so_many_listen_to_events_at_once(cluster):
     with served(cluster) as server:
         held = []

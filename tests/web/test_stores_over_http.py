@@ -6,13 +6,20 @@ from urllib.parse import quote
 import pytest
 
 from headrace import StreamsBuilder, VersionedRecord, serde
-from headrace.errors import InvalidStateStoreError, SerializationError
-from headrace.query import Follower, StoreNotReadyError
+from headrace.errors import SerializationError
+from headrace.query import (
+    BatchNotKeptError,
+    Follower,
+    PositionNotReachedError,
+    StoreNotReadyError,
+    UnknownStoreError,
+    UnsuitableQueryError,
+)
 from headrace.query.client import Client, RemoteError
 from headrace.query.form import from_form, to_form
 from headrace.web import Board, Server
 from headrace.web.board import Limits
-from headrace.web.rows import Asked, range_rows
+from headrace.web.rows import Asked, encode_next, range_rows
 from headrace.web.stores import page_of
 from tests.commit.programs import Program
 from tests.query.programs import SHOWN, feed, finished, started
@@ -74,6 +81,8 @@ def test_pages_put_together_are_the_whole(client, follower, limit):
     assert list(client.windows("windows", limit=limit)) == list(follower.store("windows").all())
     assert list(client.windows("sessions", limit=limit)) == list(follower.store("sessions").all())
     assert list(client.range("versions", limit=limit)) == list(follower.store("versions").latest())
+    latest = [(key, version) for key, version in follower.store("versions").latest() if "k2" <= key <= "k4"]
+    assert list(client.range("versions", "k2", "k4", limit=limit)) == latest
 
 
 def test_windows_and_versions_of_a_key(client, follower):
@@ -107,6 +116,12 @@ def test_lines_carry_all_rows_and_the_batch(server, follower):
         ("/stores/counts/prefix", 400, "UnsuitableQueryError"),
         ("/stores/counts/range?limit=many", 400, "UnsuitableQueryError"),
         ("/stores/counts/range?next=nonsense", 400, "UnsuitableQueryError"),
+        ("/stores/counts/range?next=" + encode_next(1, ()), 400, "UnsuitableQueryError"),
+        ("/stores/windows/windows?next=" + encode_next(1, (1, b"x")), 400, "UnsuitableQueryError"),
+        ("/stores/counts/prefix?prefix=k&descending=true", 400, "UnsuitableQueryError"),
+        ("/stores/sessions/windows?descending=true", 400, "UnsuitableQueryError"),
+        ("/stores/versions/range?descending=true", 400, "UnsuitableQueryError"),
+        ("/stores/versions/versions?key=k1&descending=true", 400, "UnsuitableQueryError"),
         ("/stores/counts/keys/k1?as_of=99999", 410, "BatchNotKeptError"),
         ("/stores/counts/keys/k1?at_least=99999", 503, "PositionNotReachedError"),
         ("/nowhere", 404, "NotFound"),
@@ -120,9 +135,13 @@ def test_what_goes_wrong_has_a_status_and_a_name(server, path, status, error):
 
 
 def test_the_client_raises_errors_of_the_same_kind(client):
-    with pytest.raises(InvalidStateStoreError, match="there is no store 'nothing'"):
+    with pytest.raises(UnknownStoreError, match="there is no store 'nothing'"):
         client.store("nothing")
-    with pytest.raises(RemoteError) as caught:
+    with pytest.raises(UnsuitableQueryError, match="a session store"):
+        client.get("sessions", "k1")
+    with pytest.raises(BatchNotKeptError, match="has not happened"):
+        client.get("counts", "k1", as_of=99_999)
+    with pytest.raises(PositionNotReachedError) as caught:
         client.get("counts", "k1", at_least=99_999)
     assert caught.value.retriable
     with pytest.raises(RemoteError, match=r"cannot be reached|does not answer"):

@@ -69,8 +69,11 @@ def _rows(
         asked = [KeyQuery(wanted), WindowKeyQuery(wanted), SessionKeyQuery(wanted), MultiVersionedKeyQuery(wanted)]
     else:
         low, high = (None, None) if between is None else (key_of(text, serde) for text in between)
-        asked = [RangeQuery(low, high), WindowRangeQuery(), SessionRangeQuery()]
+        asked = [RangeQuery(low, high), RangeQuery(), WindowRangeQuery(), SessionRangeQuery()]
     found, question = _first_answer(snapshot, store, asked)
+    if between is not None and question != asked[0]:  # of all keys, since this kind of store has no ranges of them
+        first, last = (serde.encode(key_of(text, serde)) for text in between)
+        found = (entry for entry in found if first <= serde.encode(getattr(entry[0], "key", entry[0])) <= last)
     if isinstance(question, KeyQuery):
         return iter([] if found is None else [{"key": key, "value": _shown(found)}])
     if isinstance(question, MultiVersionedKeyQuery):

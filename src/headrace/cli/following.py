@@ -22,12 +22,12 @@ Program = Annotated[
 AsOf = Annotated[int | None, typer.Option("--as-of", help="A batch that is still kept, not the last one.")]
 
 
-def follower_of(checkpoint: str, program: str | None) -> Follower:
-    """A follower of the application that is meant."""
+def follower_of(checkpoint: str, program: str | None, state_dir: str | None = None) -> Follower:
+    """A follower of the application that is meant, with its copy in memory or in a directory."""
     thing = None if program is None else load(program)
     if isinstance(thing, Application):
-        return Follower.open(checkpoint, thing.setup.graph, thing.setup.config)
-    return Follower.open(checkpoint, thing)
+        return Follower.open(checkpoint, thing.setup.graph, thing.setup.config, state_dir=state_dir)
+    return Follower.open(checkpoint, thing, state_dir=state_dir)
 
 
 def topology_of(program: str | None) -> Topology | None:

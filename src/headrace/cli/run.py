@@ -19,6 +19,7 @@ from headrace.cli.standby import Serve, stand_by
 from headrace.cli.watching import Host, Insecure, Port, Token
 from headrace.config.properties import read_properties
 from headrace.query.follower import Follower
+from headrace.query.status import Observed
 from headrace.topology.builder import Topology
 from headrace.web.board import Board
 from headrace.web.server import Server
@@ -68,25 +69,20 @@ def run(
 
 
 def _run(app: Application, serve: Serve) -> None:
-    with serve(None) as server:
+    setup = app.setup
+    with serve(Follower.open(setup.checkpoint, setup.graph, setup.config), app) as server:
         say(f"{app.application_id} is running{f', see {server.url}' if server else ''}. Ctrl-C ends it.")
         app.run()
 
 
 def _served(
-    app: Application, host: str, port: int, token: str | None, follower: Follower | None, *, insecure: bool
+    app: Application, host: str, port: int, token: str | None, follower: Follower, observed: Observed, *, insecure: bool
 ) -> Server:
-    """The pages of the application, or, with a follower, those of whoever runs it elsewhere."""
-    setup = app.setup
-    board = Board(
-        follower=follower or Follower.open(setup.checkpoint, setup.graph, setup.config),
-        observed=app if follower is None else None,
-        topology=app.topology.describe(),
-    )
+    board = Board(follower=follower, observed=observed, topology=app.topology.describe())
     return Server(board, host=host, port=port, token=token, insecure=insecure)
 
 
-def _unserved(follower: Follower | None) -> AbstractContextManager[None]:
+def _unserved(follower: Follower, observed: Observed) -> AbstractContextManager[None]:
     return nullcontext()
 
 

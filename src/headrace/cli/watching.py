@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from typing import Annotated, Any
 
 import typer
@@ -69,17 +70,32 @@ def replica(
     port: Port = 8090,
     token: Token = None,
     insecure: Insecure = False,
+    state_dir: Annotated[
+        str | None, typer.Option(help="Where the copy lies, if it is too large for memory; by default in memory.")
+    ] = None,
 ) -> None:
     """Answer questions from a copy of the stores that follows the application, until Ctrl-C."""
-    _serve(checkpoint, topology, host, port, token, insecure=insecure)
+    _serve(checkpoint, topology, host, port, token, insecure=insecure, state_dir=state_dir)
 
 
-def _serve(checkpoint: str, topology: str | None, host: str, port: int, token: str | None, *, insecure: bool) -> None:
+def _serve(
+    checkpoint: str,
+    topology: str | None,
+    host: str,
+    port: int,
+    token: str | None,
+    *,
+    insecure: bool,
+    state_dir: str | None = None,
+) -> None:
     given = topology_of(topology)
-    board = Board(
-        follower=follower_of(checkpoint, topology), topology=None if given is None else given.describe()
-    )  # fmt: skip
-    with ended_by_signals() as over, Server(board, host=host, port=port, token=token, insecure=insecure) as server:
+    follower = follower_of(checkpoint, topology, state_dir)
+    board = Board(follower=follower, topology=None if given is None else given.describe())
+    with (
+        closing(follower),
+        ended_by_signals() as over,
+        Server(board, host=host, port=port, token=token, insecure=insecure) as server,
+    ):
         say(f"{server.url} shows {checkpoint}. Ctrl-C ends it.")
         over.wait()
 

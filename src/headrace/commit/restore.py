@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from shutil import rmtree
 from typing import NamedTuple, Protocol
@@ -134,22 +135,23 @@ class LmdbHome:
         *,
         boot: str | None = None,
         map_size: int = FIRST_MAP,
+        readers: int = 126,
     ) -> None:
         self.directory = Path(directory)
         self._label = f"{checkpoint} {task}\n".encode()
-        self._boot, self._map_size = boot, map_size
+        self._open = partial(LmdbEngine, self.directory, boot=boot, map_size=map_size, readers=readers)
         self._engine: LmdbEngine | None = None
 
-    def open(self) -> Engine:
+    def open(self) -> LmdbEngine:
         if not self._is_ours():
             return self.clear()
         if self._engine is None:
-            self._engine = LmdbEngine(self.directory, boot=self._boot, map_size=self._map_size)
+            self._engine = self._open()
         else:
             self._engine.renew()
         return self._engine
 
-    def clear(self) -> Engine:
+    def clear(self) -> LmdbEngine:
         self.close()
         try:
             if self.directory.exists():
@@ -158,13 +160,17 @@ class LmdbHome:
             (self.directory / "task").write_bytes(self._label)
         except OSError as error:
             raise InvalidStateStoreError(f"the local state in {self.directory} cannot be made anew: {error}") from error
-        self._engine = LmdbEngine(self.directory, boot=self._boot, map_size=self._map_size)
+        self._engine = self._open()
         return self._engine
 
     def close(self) -> None:
         if self._engine is not None:
             self._engine.close()
             self._engine = None
+
+    def leave(self) -> None:
+        """Leaves the engine to those who read it: it is closed with the last of them."""
+        self._engine = None
 
     def _is_ours(self) -> bool:
         try:

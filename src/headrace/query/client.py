@@ -13,16 +13,20 @@ from types import TracebackType
 from typing import Any, Self
 from urllib.parse import quote, urlencode, urlsplit
 
-from headrace.errors import InvalidStateStoreError, SerializationError, StreamsError
+from headrace.errors import SerializationError, StreamsError
 from headrace.model.ids import TopicPartition
 from headrace.model.record import ValueAndTimestamp, VersionedRecord
 from headrace.model.windows import Window, Windowed
+from headrace.query.errors import failure_named
 from headrace.query.form import from_form, to_form
 from headrace.query.position import Position
 
 
 class RemoteError(StreamsError):
-    """What a server answered in place of a result; `kind` is the name of its error, `status` that of HTTP."""
+    """A server that cannot be reached, or an answer that is none; `kind` is the name of the error, `status` HTTP's.
+
+    Of a question that fails, a client raises what the question raises in process.
+    """
 
     def __init__(self, status: int, kind: str, message: str) -> None:
         super().__init__(message)
@@ -188,6 +192,4 @@ def _failure(status: int, found: dict[str, Any]) -> StreamsError:
     kind, message = str(found["error"]), str(found.get("message", ""))
     if kind == "SerializationError":
         return SerializationError(message)
-    if kind in {"UnknownStoreError", "UnsuitableQueryError"}:
-        return InvalidStateStoreError(message)
-    return RemoteError(status, kind, message)
+    return failure_named(kind, message) or RemoteError(status, kind, message)

@@ -49,3 +49,21 @@ class BatchNotKeptError(StreamsError):
         why = "it has not happened yet" if batch > last else "it is not kept any more"
         super().__init__(f"there is no answer as of batch {batch}: {why}. The last batch is {last}")
         self.batch, self.last = batch, last
+
+
+_KINDS: dict[str, type[StreamsError]] = {
+    kind.__name__: kind
+    for kind in (
+        UnknownStoreError, StoreNotReadyError, UnsuitableQueryError, PositionNotReachedError, BatchNotKeptError,
+    )
+}  # fmt: skip
+
+
+def failure_named(kind: str, message: str) -> StreamsError | None:
+    """A failure that was met elsewhere, by the name of its kind; of its fields only the message is known.
+
+    >>> failure_named("StoreNotReadyError", "there is no batch yet")
+    StoreNotReadyError('there is no batch yet')
+    """
+    found = _KINDS.get(kind)
+    return None if found is None else found.__new__(found, message)

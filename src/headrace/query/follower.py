@@ -14,23 +14,21 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from headrace.commit.chain import read_delta
 from headrace.commit.errors import CheckpointCorruptedError, CheckpointMismatchError
 from headrace.commit.fingerprint import Fingerprint
-from headrace.commit.ledger import Ledger, Standing, manifest_numbers, read_ledger, read_manifest
+from headrace.commit.ledger import Ledger, manifest_numbers, read_ledger, read_manifest
 from headrace.commit.storage import Storage, open_storage
 from headrace.config import Config
 from headrace.errors import StreamsError
 from headrace.model.clock import Clock, SystemClock
-from headrace.model.ids import TaskId
 from headrace.query.catalog import Catalog, catalog_of, described_catalog
-from headrace.query.entries import Entries
+from headrace.query.copies import Copies, MemoryCopies
+from headrace.query.disk import DiskCopies
 from headrace.query.errors import BatchNotKeptError, PositionNotReachedError, StoreNotReadyError
 from headrace.query.history import BatchNote, History
 from headrace.query.position import Position, QueryResult
 from headrace.query.queries import Query
-from headrace.query.snapshot import Snapshot
-from headrace.query.views import view_of
+from headrace.query.snapshot import Snapshot, view_of_last
 from headrace.topology.builder import Topology
 from headrace.topology.graph import Graph
 
@@ -51,9 +49,10 @@ class Freshness(NamedTuple):
 
 
 class Follower:
-    """A copy of the stores of an application, in memory; any number of threads may ask it.
+    """A copy of the stores of an application; any number of threads may ask it.
 
-    `latest`, if it is known without a look at the checkpoint, gives the number of the last manifest.
+    It is in memory, unless `copies` are `DiskCopies`. `latest`, if it is known without a look at the checkpoint, gives
+    the number of the last manifest.
     """
 
     def __init__(
@@ -64,7 +63,9 @@ class Follower:
         *,
         latest: Callable[[], int] | None = None,
         clock: Clock | None = None,
+        copies: Copies | None = None,
     ) -> None:
+        self._copies: Copies = copies or MemoryCopies()
         self.storage, self._config, self._latest = storage, config or Config(), latest
         self._graph = topology.graph() if isinstance(topology, Topology) else topology
         self._clock: Clock = clock or SystemClock()
@@ -78,15 +79,29 @@ class Follower:
 
     @classmethod
     def open(
-        cls, checkpoint: str | Path, topology: Topology | Graph | None = None, config: Config | None = None
+        cls,
+        checkpoint: str | Path,
+        topology: Topology | Graph | None = None,
+        config: Config | None = None,
+        *,
+        state_dir: str | Path | None = None,
     ) -> Follower:
-        """Follows the checkpoint in a directory, or at the URL of an object store."""
-        return cls(open_storage(checkpoint), topology, config)
+        """Follows the checkpoint in a directory, or at the URL of an object store.
+
+        With `state_dir` the copy is in that directory, for state that is larger than memory, and is there again the
+        next time; without, it is in memory.
+        """
+        copies = None if state_dir is None else DiskCopies(state_dir)
+        return cls(open_storage(checkpoint), topology, config, copies=copies)
+
+    def close(self) -> None:
+        """Lets go of the directory of the copy, if it has one; what was handed out of it cannot be read any more."""
+        self._copies.close()
 
     # ------------------------------------------------------------------------------------------------- questions
     def store(self, name: str) -> Any:
         """A view by the kind of the store, for reading; every call is answered as of the last batch."""
-        return view_of(self.refresh().catalog.shelf(name), lambda: self.refresh().parts(name))
+        return view_of_last(name, self.refresh)
 
     def query(
         self, store: str, query: Query, *, at_least: Position | int | None = None, as_of: int | None = None
@@ -117,7 +132,7 @@ class Follower:
             return held
         try:
             ledger = read_ledger(self.storage, batch)
-            entries = {task: self._advanced(Entries(), task, at) for task, at in ledger.tasks.items()}
+            entries = MemoryCopies().take(self.storage, ledger, {})
         except StreamsError as error:
             raise BatchNotKeptError(batch, last.batch) from error
         self._restored = Snapshot.of(ledger, last.catalog, entries)
@@ -214,8 +229,7 @@ class Follower:
         self._ledger = Ledger()  # until all of it is read: then nothing is known, and the next one begins anew
         earlier = [snapshot for snapshot in self._snapshots if snapshot.checkpoint == ledger.checkpoint]
         before = earlier[-1] if earlier else None
-        known = before.entries if before else dict[TaskId, Entries]()
-        entries = {task: self._advanced(known.get(task, Entries()), task, at) for task, at in ledger.tasks.items()}
+        entries = self._copies.take(self.storage, ledger, before.entries if before else {})
         if ledger.fingerprint is not None and ledger.fingerprint != self._of:
             self._catalog, self._of = self._described(ledger.fingerprint), ledger.fingerprint
         self._snapshots = (*earlier[1 - KEPT :], Snapshot.of(ledger, self._catalog, entries))
@@ -229,19 +243,6 @@ class Follower:
         if self._graph is None:
             return described_catalog(fingerprint)
         return catalog_of(self._graph, self._config, fingerprint)
-
-    def _advanced(self, entries: Entries, task: TaskId, standing: Standing) -> Entries:
-        """What a task has, from what it had; from nothing if that is not on the way."""
-        if entries.version == standing.version:
-            return entries
-        chain = standing.chain
-        place = next((at + 1 for at, link in enumerate(chain) if link.version == entries.version), None)
-        if place is None:
-            entries, place = Entries(), 0
-        for link in chain[place:]:
-            delta = read_delta(self.storage, task, link)
-            entries = entries.after(delta.changes, delta.version)
-        return entries
 
 
 _NOTHING = Catalog((), unread=())

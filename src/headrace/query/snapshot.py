@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -12,6 +12,8 @@ from headrace.commit.ledger import Ledger
 from headrace.model.ids import TaskId
 from headrace.query.answering import answer
 from headrace.query.catalog import Catalog
+from headrace.query.copies import Part
+from headrace.query.copies import Parts as Copied
 from headrace.query.entries import Entries
 from headrace.query.parts import Parts
 from headrace.query.position import Position, QueryResult
@@ -34,12 +36,12 @@ class Snapshot:
     dropped: Mapping[str, int]
     sizes: Mapping[TaskId, int]  # bytes of the state of each task in the checkpoint
     catalog: Catalog
-    entries: Mapping[TaskId, Entries]
+    entries: Copied
     fingerprint: Fingerprint | None
     _opened: dict[TaskId, TaskState] = field(default_factory=dict[TaskId, TaskState])
 
     @classmethod
-    def of(cls, ledger: Ledger, catalog: Catalog, entries: Mapping[TaskId, Entries]) -> Snapshot:
+    def of(cls, ledger: Ledger, catalog: Catalog, entries: Copied) -> Snapshot:
         return cls(
             position=Position(ledger.number, dict(ledger.positions)),
             clock=ledger.clock,
@@ -92,5 +94,11 @@ class Snapshot:
             found = self._opened[task] = self.catalog.open(task, self._entries(task))
         return found
 
-    def _entries(self, task: TaskId) -> Entries:
-        return self.entries.get(task) or Entries()
+    def _entries(self, task: TaskId) -> Part:
+        found = self.entries.get(task)
+        return Entries() if found is None else found
+
+
+def view_of_last(name: str, last: Callable[[], Snapshot]) -> View:
+    """A view by the kind of the store, each of whose calls is answered as of the snapshot that is the last one then."""
+    return view_of(last().catalog.shelf(name), lambda: last().parts(name))

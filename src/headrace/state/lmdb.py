@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Iterator
+from copy import copy
 from pathlib import Path
+from typing import Self
+from weakref import WeakSet
 
 import lmdb
 import msgspec
@@ -33,9 +36,12 @@ class LmdbEngine:
     may write to a directory.
     """
 
-    def __init__(self, directory: Path | str, *, boot: str | None = None, map_size: int = FIRST_MAP) -> None:
+    def __init__(
+        self, directory: Path | str, *, boot: str | None = None, map_size: int = FIRST_MAP, readers: int = 126
+    ) -> None:
         self.directory = Path(directory)
-        self._map_size = map_size
+        self._map_size, self._most_readers = map_size, readers
+        self._readers = WeakSet[LmdbEngine]()
         self._recent: dict[bytes, bytes | None] = {}  # entries as the last commits left them
         self._open()
         self._check_boot((boot_id() if boot is None else boot).encode())
@@ -79,6 +85,18 @@ class LmdbEngine:
                     if entry < start:
                         return
                     yield entry, value
+
+    def reader(self) -> Self:
+        """The same, for reading, as of the last commit: for as long as it is held, whatever is committed meanwhile."""
+        other = copy(self)
+        try:
+            other._start_reading()  # noqa: SLF001 - it is one of us
+        except lmdb.ReadersFullError as error:
+            raise InvalidStateStoreError(f"too many versions of {self.directory} are being read: ask again") from error
+        except lmdb.Error as error:
+            raise self._failure(error) from error
+        self._readers.add(other)
+        return other
 
     # ------------------------------------------------------------------------------------------------- writing
     def commit(self, changes: Changes, version: Version) -> None:
@@ -159,6 +177,11 @@ class LmdbEngine:
             raise self._failure(error) from error
 
     def _grow(self) -> None:
+        if self._readers:
+            raise InvalidStateStoreError(
+                f"the state in {self.directory} is larger than {self._map_size} bytes, and cannot grow while it is "
+                "read: start again, with more room"
+            )
         self._read.abort()  # the map can only be changed while there is no transaction
         self._map_size = 2 * max(self._map_size, self._env.info()["map_size"])
         self._env.set_mapsize(self._map_size)
@@ -173,6 +196,7 @@ class LmdbEngine:
                 str(self.directory),
                 map_size=self._map_size,
                 max_dbs=2,
+                max_readers=self._most_readers,
                 sync=False,
                 metasync=False,
                 readahead=False,

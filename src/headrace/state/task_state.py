@@ -18,6 +18,7 @@ from headrace.state.table import Table
 
 __all__ = ["Cell", "TaskState"]
 
+PREFIX = 4  # bytes before every key: those of its table
 LOGGED, UNLOGGED = "(cells)", "(unlogged cells)"  # no store can have such a name
 
 
@@ -85,7 +86,7 @@ class TaskState:
         return (self._cells if logged else self._unlogged_cells).cell(name, default)
 
     def _prefix(self, name: str) -> bytes:
-        prefix = blake2b(name.encode(), digest_size=4).digest()
+        prefix = blake2b(name.encode(), digest_size=PREFIX).digest()
         owner = self._owners.setdefault(prefix, name)
         if owner != name:
             raise TopologyError(

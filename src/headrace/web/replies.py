@@ -48,6 +48,10 @@ def failed(_request: Request, error: Exception) -> Response:
     """What is known to go wrong is explained; of anything else nothing is told."""
     if not isinstance(error, StreamsError):
         return failure(500, "Failure", "something went wrong here; the log of the server says what")
+    return explained(error)
+
+
+def explained(error: StreamsError) -> Response:
     status = next((status for kind, status in _STATUS if isinstance(error, kind)), 500)
     response = failure(status, type(error).__name__, str(error))
     if error.retriable:

@@ -13,12 +13,14 @@ from headrace.model.windows import Window, Windowed, ends_of
 from headrace.query.catalog import Shelf
 from headrace.query.errors import UnsuitableQueryError
 from headrace.query.form import to_form
+from headrace.query.parts import Pairs
 from headrace.query.queries import FIRST, LAST
 from headrace.query.texts import key_of
 from headrace.query.views import KeyValueView, SessionView, VersionedView, View, WindowView
 from headrace.state.spec import WindowKind
 
 Row = dict[str, Any]
+NOT_GIVEN = "next= is not what an earlier page gave"
 Place = tuple[Any, ...]  # where a row is, in the order of the rows
 
 
@@ -83,21 +85,45 @@ def _valued(value: Any) -> Row:
 def range_rows(shelf: Shelf, view: View, asked: Asked, after: Place | None) -> Iterator[tuple[Place, Row]]:
     """The keys of a range or with a prefix, by their bytes; `after` is the place of the last row before."""
     encode = shelf.key.encode
+    low, high = (None if text is None else key_of(text, shelf.key) for text in (asked.low, asked.high))
     if isinstance(view, VersionedView):
-        found = view.latest()
+        _only_ascending(asked, "the keys of a versioned store")
+        found = _between(view.latest(), encode, low, high)
     elif not isinstance(view, KeyValueView):
         raise UnsuitableQueryError(f"{shelf.name!r} is a {shelf.kind} store: ask for /windows")
     elif asked.prefix is not None:
+        _only_ascending(asked, "the keys of a prefix")
         found = view.prefix_scan(key_of(asked.prefix, shelf.key))
     else:
-        low, high = (None if text is None else key_of(text, shelf.key) for text in (asked.low, asked.high))
         if after is not None and asked.descending:
-            high = shelf.key.decode(after[0])
+            high = _key_at(after, shelf)
         elif after is not None:
-            low = shelf.key.decode(after[0])
+            low = _key_at(after, shelf)
         found = view.reverse_range(low, high) if asked.descending else view.range(low, high)
     rows = (((encode(key),), {"key": to_form(key), **_valued(value)}) for key, value in found)
     return _following(rows, after, descending=asked.descending)
+
+
+def _between(entries: Pairs, encode: Callable[[Any], bytes], low: Any, high: Any) -> Pairs:
+    first, last = (None if key is None else encode(key) for key in (low, high))
+    for key, value in entries:
+        raw = encode(key)
+        if last is not None and raw > last:
+            return
+        if first is None or raw >= first:
+            yield key, value
+
+
+def _key_at(place: Place, shelf: Shelf) -> Any:
+    try:
+        return shelf.key.decode(place[0])
+    except Exception as error:  # whatever a serde raises
+        raise UnsuitableQueryError(NOT_GIVEN) from error
+
+
+def _only_ascending(asked: Asked, what: str) -> None:
+    if asked.descending:
+        raise UnsuitableQueryError(f"{what} come in ascending order only: leave descending= out")
 
 
 def window_rows(shelf: Shelf, view: View, asked: Asked, after: Place | None) -> Iterator[tuple[Place, Row]]:
@@ -136,6 +162,7 @@ def _windows(shelf: Shelf, view: WindowView, key: Any, asked: Asked) -> Iterator
 
 def _sessions(view: SessionView, key: Any, asked: Asked) -> Iterator[tuple[Any, Any]]:
     if asked.key is None:
+        _only_ascending(asked, "sessions of all keys")
         return (e for e in view.all() if e[0].window.end >= asked.first and e[0].window.start <= asked.last)
     return (view.backward_find_sessions if asked.descending else view.find_sessions)(key, asked.first, asked.last)
 
@@ -146,6 +173,7 @@ def version_rows(shelf: Shelf, view: View, asked: Asked, after: Place | None) ->
         raise UnsuitableQueryError(
             f"versions are asked for by key, of a versioned store; {shelf.name!r} is {shelf.kind}"
         )
+    _only_ascending(asked, "versions")
     found = view.history(key_of(asked.key, shelf.key), asked.first, asked.last)
     return _following((((record.timestamp,), _valued(record)) for record in found), after, descending=False)
 
@@ -153,9 +181,14 @@ def version_rows(shelf: Shelf, view: View, asked: Asked, after: Place | None) ->
 def _following(
     rows: Iterator[tuple[Place, Row]], after: Place | None, *, descending: bool
 ) -> Iterator[tuple[Place, Row]]:
-    if after is None:
-        return rows
-    return ((place, row) for place, row in rows if (place < after if descending else place > after))
+    try:
+        for place, row in rows:
+            if after is None or (place < after if descending else place > after):
+                yield place, row
+    except TypeError as error:  # what is in a token was never a place among these rows
+        if after is None:
+            raise
+        raise UnsuitableQueryError(NOT_GIVEN) from error
 
 
 # ------------------------------------------------------------------------------------------------------------- tokens
@@ -174,4 +207,4 @@ def decode_next(token: str) -> tuple[int, Place]:
         batch, parts = orjson.loads(urlsafe_b64decode(token + "=" * (-len(token) % 4)))
         return int(batch), tuple(int(part) if isinstance(part, int) else bytes.fromhex(part["b"]) for part in parts)
     except (ValueError, TypeError, KeyError) as error:
-        raise UnsuitableQueryError("next= is not what an earlier page gave") from error
+        raise UnsuitableQueryError(NOT_GIVEN) from error

@@ -19,6 +19,7 @@ from headrace.errors import ConfigError, StreamsError
 from headrace.web import metrics, pages, stores
 from headrace.web.board import Board
 from headrace.web.guard import Guard, check_address
+from headrace.web.http import Http
 from headrace.web.replies import failed, failure
 
 
@@ -37,7 +38,7 @@ def web_application(
         routes=[*stores.routes(board), *metrics.routes(board), *shown],
         exception_handlers={StreamsError: failed, 404: _not_found, 405: _not_allowed, Exception: failed},
     )
-    return Guard(app, host=host, hosts=hosts, token=token, body_bytes=board.limits.body_bytes)
+    return Guard(stores.Shortcut(app, board), host=host, hosts=hosts, token=token, body_bytes=board.limits.body_bytes)
 
 
 class Server:
@@ -65,7 +66,9 @@ class Server:
         self.port: int = self._socket.getsockname()[1]
         is_secure = bool(options and options.get("ssl_certfile"))
         self.url = f"http{'s' * is_secure}://{f'[{host}]' if ':' in host else host}:{self.port}"
-        settings: dict[str, Any] = {"timeout_graceful_shutdown": 1, "limit_concurrency": 256, **(options or {})}
+        settings: dict[str, Any] = {
+            "http": Http, "timeout_graceful_shutdown": 1, "limit_concurrency": 256, **(options or {})
+        }  # fmt: skip
         self._over = threading.Event()
         app = web_application(board, host=host, hosts=hosts, token=token, interval=interval, over=self._over)
         self._server = uvicorn.Server(

@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import orjson
 from starlette.concurrency import run_in_threadpool
+from starlette.datastructures import QueryParams
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
+from starlette.types import ASGIApp, Receive, Scope, Send
 
+from headrace.errors import StreamsError
 from headrace.query.catalog import Shelf
 from headrace.query.errors import PositionNotReachedError, UnsuitableQueryError
 from headrace.query.snapshot import Snapshot
 from headrace.query.texts import key_of
 from headrace.query.views import View
 from headrace.web.board import Board, Limits
-from headrace.web.replies import NDJSON, dumps, reply
+from headrace.web.replies import NDJSON, dumps, explained, reply
 from headrace.web.rows import (
     Asked,
     Place,
@@ -67,11 +70,14 @@ class Questions:
         return reply({**about, "position": self._told(snapshot)})
 
     async def key(self, request: Request) -> Response:
-        given = request.query_params
-        text = request.path_params.get("key", given.get("key"))
+        text = request.path_params.get("key", request.query_params.get("key"))
+        return await self.one(request.path_params["store"], text, request.query_params)
+
+    async def one(self, store: str, text: str | None, given: Mapping[str, str]) -> Response:
+        """One key; without a thread in between unless files may have to be read."""
         if text is None or len(text) > self._limits.key_bytes:
             raise UnsuitableQueryError(f"give a key of at most {self._limits.key_bytes} characters")
-        snapshot, store = self._snapshot(request), request.path_params["store"]
+        snapshot = await self._snapshot(given)
         shelf = snapshot.catalog.shelf(store)
         time = number_in(given, "time", -1) if "time" in given else None
         row = row_of(shelf, snapshot.view(store), key_of(text, shelf.key), time)
@@ -87,7 +93,7 @@ class Questions:
                 raise UnsuitableQueryError(f"an argument has at most {self._limits.key_bytes} characters")
             asked = Asked.of({**given, "windows": ""} if times else given)
             after = decode_next(given["next"]) if "next" in given else None
-            snapshot = self._snapshot(request, None if after is None else after[0])
+            snapshot = await self._snapshot(given, None if after is None else after[0])
             shelf = snapshot.catalog.shelf(request.path_params["store"])
             found = rows(shelf, snapshot.view(shelf.name), asked, None if after is None else after[1])
             if given.get("format") == "ndjson" or NDJSON in request.headers.get("accept", ""):
@@ -100,16 +106,16 @@ class Questions:
 
         return answer
 
-    def _snapshot(self, request: Request, batch: int | None = None) -> Snapshot:
+    async def _snapshot(self, given: Mapping[str, str], batch: int | None = None) -> Snapshot:
         """As of the batch asked for, of the page before if it is still at hand, or the last one."""
-        given, follower = request.query_params, self._follower
+        follower = self._follower
         if "as_of" in given:
-            return follower.at(number_in(given, "as_of", -1))
+            return await run_in_threadpool(follower.at, number_in(given, "as_of", -1))
         snapshot = follower.snapshot if batch is None else follower.held(batch) or follower.snapshot
         if "at_least" in given:
             wanted = number_in(given, "at_least", -1)
             if snapshot.batch < wanted:
-                snapshot = follower.refresh()
+                snapshot = await run_in_threadpool(follower.refresh)
             if snapshot.batch < wanted:
                 raise PositionNotReachedError(f"batch {wanted}", snapshot.position)
         return snapshot
@@ -125,6 +131,27 @@ class Questions:
             told = orjson.Fragment(orjson.dumps(position))
             self._position = snapshot, told
         return told
+
+
+class Shortcut:
+    """Leads questions about one key past the routes: they are asked thousands of times a second."""
+
+    def __init__(self, app: ASGIApp, board: Board) -> None:
+        self._app, self._questions = app, Questions(board)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        parts: list[str] = scope["path"].split("/", 4) if scope["type"] == "http" else []
+        if len(parts) < 5 or parts[1] != "stores" or parts[3] != "keys" or scope["method"] != "GET":
+            await self._app(scope, receive, send)
+            return
+        given: Mapping[str, str] = QueryParams(scope["query_string"]) if scope["query_string"] else {}
+        try:
+            response: ASGIApp = await self._questions.one(parts[2], parts[4], given)
+        except StreamsError as error:
+            response = explained(error)
+        except Exception:  # noqa: BLE001 - whatever a serde raises: the routes know what to say of it
+            response = self._app
+        await response(scope, receive, send)
 
 
 def page_of(rows: Iterator[tuple[Place, Row]], limits: Limits, limit: int, batch: int) -> dict[str, Any]:

@@ -1,0 +1,152 @@
+"""Whoever asks an application on Spark is told the truth: while it is under load, restarted, and killed."""
+
+from __future__ import annotations
+
+import re
+import signal
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from headrace.commit.steps import MANIFEST
+from headrace.log.filelog import FileLog
+from headrace.log.protocol import Records
+from headrace.model.ids import TopicPartition
+from headrace.model.partitioner import partition_of
+from tests.faults.asked import KEYS, SCENE, Scene
+from tests.faults.checking import PARTITIONS, TOPICS, Questioner, answers_in, check_answers
+from tests.faults.ground import Life, wait_until
+from tests.faults.killing import Kill
+from tests.faults.programs import line
+
+pytestmark = [pytest.mark.spark, pytest.mark.slow]
+
+AHEAD = 100  # lines that are written before those that were answered about: there always is a backlog
+URL = re.compile(r"http://127\.0\.0\.1:\d+")
+
+
+class Place:
+    """A log, an application that lives again and again, and somebody who follows it."""
+
+    def __init__(self, folder: Path, jvm: dict[str, str]) -> None:
+        self.folder, self._jvm, self.lives, self.replicas = folder, jvm, list[Life](), list[Life]()
+        self.log = FileLog(folder / "log", clean_every=None)
+        for topic in (*TOPICS, "tags"):
+            self.log.create_topic(topic, PARTITIONS)
+        self.fed = 0
+
+    def feed(self, lines: int) -> None:
+        """A line and a state every 10 ms, some of them late."""
+        for number in range(self.fed, self.fed + lines):
+            key = KEYS[number * 5 % len(KEYS)].encode()
+            part = partition_of(key, PARTITIONS) or 0
+            time = 10 * number - 35 * (number % 11 == 0)
+            for topic in TOPICS:
+                records = Records([key], [line(number).encode()], [max(0, time)])
+                self.log.append([(TopicPartition(topic, part), records)])
+        self.fed += lines
+
+    def live(self, *kills: Kill) -> Life:
+        folder = self.folder / f"life-{len(self.lives)}"
+        folder.mkdir()
+        scene = Scene(str(self.folder), str(folder), list(kills))
+        (folder / "scene").write_bytes(msgspec.json.encode(scene))
+        command = ["-m", "headrace", "run", "tests.faults.asked:app", "--web", "--port", "0"]
+        self.lives.append(Life(command, folder, {**self._jvm, SCENE: str(folder / "scene")}))
+        return self.lives[-1]
+
+    def replica(self, *options: str) -> Life:
+        folder = self.folder / f"replica-{len(self.replicas)}"
+        folder.mkdir()
+        place = ["--checkpoint", str(self.folder / "checkpoint"), "--topology", "tests.faults.asked:followed"]
+        self.replicas.append(Life(["-m", "headrace", "replica", *place, "--port", "0", *options], folder, {}))
+        return self.replicas[-1]
+
+    def url(self) -> str | None:
+        """Where the application that was started last answers."""
+        return url_of(self.lives[-1]) if self.lives else None
+
+    def read(self, position: dict[str, int]) -> int:
+        """How many lines are behind a position."""
+        return sum(offset for at, offset in position.items() if at.startswith("lines"))
+
+    def goes_on(self, life: Life, seen: Questioner) -> None:
+        """Waits until whoever follows has seen the work of a life."""
+        wait_until(lambda: url_of(life) is not None, life)
+        known = self.read(seen.position)
+        wait_until(lambda: self.read(seen.position) > known + 60, life)
+
+    def close(self) -> None:
+        for life in [*self.lives, *self.replicas]:
+            life.clear()
+        self.log.close()
+
+
+@pytest.fixture
+def place(tmp_path: Path, jvm: dict[str, str]) -> Iterator[Place]:
+    made = Place(tmp_path, jvm)
+    yield made
+    made.close()
+
+
+@contextmanager
+def under_load(place: Place, questioner: Questioner) -> Iterator[None]:
+    """Writes on and on, a little more than what is known to be read."""
+    over = threading.Event()
+
+    def write() -> None:
+        while not over.wait(0.02):
+            if place.fed < place.read(questioner.position) + AHEAD:
+                place.feed(10)
+
+    thread = threading.Thread(target=write, name="writes", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
+
+
+def url_of(life: Life) -> str | None:
+    found = URL.search(life.said)
+    return found[0] if found else None
+
+
+def test_every_answer_is_the_table_at_its_position(place, chance):
+    place.feed(AHEAD)
+    in_memory, on_disk = place.replica(), ("--state-dir", str(place.folder / "copy"))
+    place.replica(*on_disk)
+    with (
+        Questioner("replica", lambda: url_of(in_memory)) as copy,
+        Questioner("replica on disk", lambda: url_of(place.replicas[-1])) as disk,
+        Questioner("web", place.url) as web,
+    ):
+        with under_load(place, copy):
+            place.live(Kill(f"after {MANIFEST}", chance.randrange(8, 14))).ends_by_kill()
+            place.replicas[-1].process.kill()
+            place.replica(*on_disk)
+            place.live(Kill(f"before {MANIFEST}", chance.randrange(8, 14))).ends_by_kill()
+            restarted = place.live()
+            place.goes_on(restarted, copy)
+            restarted.process.send_signal(signal.SIGTERM)
+            restarted.ends_well()
+            last = place.live()
+            place.goes_on(last, copy)
+        for asked in (copy, disk, web):
+            wait_until(lambda asked=asked: place.read(asked.position) == place.fed, last)
+        last.process.send_signal(signal.SIGTERM)
+        last.ends_well()
+    in_process = [answer for life in place.lives for answer in answers_in(life.folder / "answers")]
+    found = check_answers([*copy.answers, *disk.answers, *web.answers, *in_process], place.log)
+    sys.stdout.write(
+        f"{found.total()} answers {dict(found)} about {place.fed} lines in {in_process[-1].batch} batches; "
+        f"not answered: {dict(copy.refused)}, {dict(disk.refused)}, {dict(web.refused)}\n"
+    )
+    assert copy.wrong + disk.wrong + web.wrong == []
+    assert min(found[asked] for asked in ("app", "web", "replica", "replica on disk")) > 200

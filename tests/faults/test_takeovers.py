@@ -1,0 +1,138 @@
+"""Who stands by takes over from an application that is killed, again and again: its output does not show it."""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.client import HTTPException
+from urllib.request import urlopen
+
+import pytest
+
+from headrace.errors import StreamsError
+from headrace.query import Follower
+from headrace.testing import TopologyTestDriver
+from tests.faults.ground import Ground, Life, wait_until
+from tests.faults.programs import CACHE_OFF, count_words, line
+
+pytestmark = [pytest.mark.spark, pytest.mark.slow]
+
+TAKEOVERS = 5
+AHEAD = 60  # lines that wait: whoever is killed is at work
+PAGES = ("--master", "local[1]", "--web", "--port", "0")
+
+
+class Watch:
+    """What the checkpoint tells to whoever follows it, beside those who stand by."""
+
+    def __init__(self, place: Ground) -> None:
+        self._follower = Follower.open(place.folder / "checkpoint")
+
+    @property
+    def epoch(self) -> int:
+        return self._refreshed()[0]
+
+    @property
+    def read(self) -> int:
+        """Lines that have been read."""
+        return self._refreshed()[1]
+
+    @property
+    def batch(self) -> int:
+        return self._refreshed()[2]
+
+    def _refreshed(self) -> tuple[int, int, int]:
+        try:
+            snapshot = self._follower.refresh()
+        except StreamsError:  # there is no batch yet
+            return 0, 0, -1
+        return snapshot.epoch, sum(snapshot.position.offsets.values()), snapshot.batch
+
+
+@contextmanager
+def under_load(place: Ground, watch: Watch) -> Iterator[None]:
+    over = threading.Event()
+
+    def write() -> None:
+        while not over.wait(0.05):
+            if place.fed < watch.read + AHEAD:
+                place.feed(10)
+
+    thread = threading.Thread(target=write, name="writes", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
+
+
+def stands_by(place: Ground) -> tuple[Life, str]:
+    """Somebody who stands by, and where it answers."""
+    life = place.command("--standby", *PAGES)
+    wait_until(lambda: "stands by, see" in life.said, life)
+    found = re.search(r"http://127\.0\.0\.1:\d+", life.said)
+    assert found
+    return life, found[0]
+
+
+def batch_at(url: str) -> int:
+    """The batch of which an instance answers."""
+    try:
+        with urlopen(f"{url}/stores/counts", timeout=30) as response:  # noqa: S310 - our own
+            return json.load(response)["position"]["batch"]
+    except (OSError, HTTPException):
+        return -1
+
+
+def test_the_output_after_five_takeovers_is_that_of_one_run(ground):
+    place = ground("WORDS", config={"batch.max.records": 7})
+    watch = Watch(place)
+    running, url = place.command(*PAGES), ""
+    with under_load(place, watch):
+        wait_until(lambda: watch.read > 0, running)
+        next_one, next_url = stands_by(place)
+        for number in range(TAKEOVERS):
+            known = watch.batch
+            wait_until(
+                lambda known=known, url=next_url: batch_at(url) > known, next_one
+            )  # it follows the one that runs
+            lag = watch.batch - batch_at(next_url)
+            before, said = (watch.epoch, watch.read), time.monotonic()
+            running.process.kill()
+            wait_until(lambda epoch=before[0]: watch.epoch > epoch, next_one)
+            claimed = time.monotonic() - said
+            wait_until(lambda read=before[1]: watch.read > read, next_one)
+            at_work = time.monotonic() - said
+            sys.stdout.write(
+                f"take-over {number + 1}: {lag} batches behind; {claimed:.1f} s, at work {at_work:.1f} s\n"
+            )
+            assert running.process.wait() == -signal.SIGKILL
+            assert "has taken over after batch" in next_one.said
+            running, url = next_one, next_url
+            if number < TAKEOVERS - 1:
+                next_one, next_url = stands_by(place)
+    wait_until(lambda: watch.read == place.fed, running)
+    wait_until(lambda: batch_at(url) >= watch.batch, running)  # where it stood by, it answers now that it runs
+    running.process.send_signal(signal.SIGTERM)
+    running.ends_well()
+    assert written(place) == of_one_run(place.fed)
+
+
+def written(place: Ground) -> list[tuple]:
+    ((_, rows),) = place.outputs().items()
+    return [(key, value, timestamp) for _, key, value, timestamp, _ in rows]
+
+
+def of_one_run(lines: int) -> list[tuple]:
+    """What the driver of tests writes, which takes one record at a time."""
+    with TopologyTestDriver(count_words(), CACHE_OFF) as driver:
+        for number in range(lines):
+            driver.pipe_row("lines", b"%d" % (number % 5), line(number).encode(), 10 * number, ())
+        return [(key, value, timestamp) for _, _, key, value, timestamp, _, _ in driver.take("out")]
