@@ -5,7 +5,8 @@ from dataclasses import dataclass
 import pytest
 
 from benchmarks.peers.programs.run_bare import program
-from benchmarks.peers.workloads import NAMES, Given, Workload, workload
+from benchmarks.peers.workload import Given, Workload
+from benchmarks.peers.workloads import NAMES, workload
 
 TINY = 0.0005
 

@@ -24,7 +24,8 @@ from benchmarks.peers.results import markdown
 from benchmarks.peers.room import prepare
 from benchmarks.peers.systems import BUILD, ROOT, SYSTEMS
 from benchmarks.peers.table import notes, table
-from benchmarks.peers.workloads import Workload, workload
+from benchmarks.peers.workload import Workload
+from benchmarks.peers.workloads import workload
 from headrace.testing import KafkaBroker
 
 BROKER_JVM = ("-Xmx1g", "-XX:+UseG1GC", "-Djava.awt.headless=true")  # as it comes, not as for short tests

@@ -18,7 +18,8 @@ from benchmarks.peers.outcome import Outcome
 from benchmarks.peers.room import Room
 from benchmarks.peers.running import ProblemError, Running
 from benchmarks.peers.systems import System
-from benchmarks.peers.workloads import PARTITIONS, count_by_key
+from benchmarks.peers.workload import PARTITIONS
+from benchmarks.peers.workloads import count_by_key
 
 NAME = "latency"
 RATE = 1_000  # records a second

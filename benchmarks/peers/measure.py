@@ -7,14 +7,15 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import lru_cache
+from typing import NamedTuple
 
 from benchmarks.peers.outcome import Outcome
 from benchmarks.peers.processes import Processes
 from benchmarks.peers.room import Place, Room
-from benchmarks.peers.running import LOOK, ProblemError, Running
+from benchmarks.peers.running import LOOK, ProblemError, Running, Sample
 from benchmarks.peers.systems import BUILD, System
 from benchmarks.peers.truths import Judge
-from benchmarks.peers.workloads import Workload
+from benchmarks.peers.workload import Workload
 
 LIMIT = 180.0  # seconds for a backlog
 QUIET = 2.0  # seconds without output, with all input read, after which the output is judged
@@ -55,51 +56,60 @@ def throughput(bootstrap: str, base: list[str], system: System, workload: Worklo
         judge = judge_of(workload)
         room.write(workload.first())
         before = room.ends(room.inputs)
-        if system.reads_committed:
-            room.hold(workload.backlog())
+        room.hold(workload.backlog())
+        ends = room.ends(room.inputs, committed=False)
+        is_there = workload.name in system.on_backlog
+        if is_there:
+            room.reveal()
         say("starts")
         with started(room, base, system, outcome) as running:
             outcome.start_up = running.first_output()
-            running.settle(before)
+            if not is_there:
+                running.settle(before)
             say("works")
-            _backlog(running, system, workload, judge, outcome)
+            begun = running.sample()
+            done = _read(room, ends, before)
+            room.reveal()
+            _work(running, Work(workload, judge, ends, before, begun, done), outcome)
     return outcome
 
 
-def _backlog(running: Running, system: System, workload: Workload, judge: Judge, outcome: Outcome) -> None:
-    room = running.room
-    read_before = room.consumed()
-    begun = running.sample()
-    running.samples[:] = [begun]
-    ends = _reveal(room, system, workload)
-    output = _until_done(running, workload, judge, ends)
+class Work(NamedTuple):
+    """A backlog, from where to where it is, when the clock was started, and how much had been done by then."""
+
+    workload: Workload
+    judge: Judge
+    ends: dict[Place, int]
+    before: dict[Place, int]
+    begun: Sample
+    done: int
+
+
+def _read(room: Room, ends: dict[Place, int], before: dict[Place, int]) -> int:
+    """Records of the backlog that the system's group has read."""
+    read = room.consumed()
+    return sum(max(0, min(read.get(place, 0), end) - before[place]) for place, end in ends.items())
+
+
+def _work(running: Running, work: Work, outcome: Outcome) -> None:
+    running.samples[:] = [it for it in running.samples if it.moment >= work.begun.moment]
+    output = _until_done(running, work)
+    ended = running.samples[-1]
+    outcome.records = work.workload.size - work.done
     if output is not None:
         ended = running.when(output)
+    elif (read := _read(running.room, work.ends, work.before)) < work.workload.size:
+        outcome.records, outcome.is_limited = read - work.done, True
     else:
-        read = room.consumed()
-        outcome.records = sum(min(read.get(place, 0), end) - read_before.get(place, 0) for place, end in ends.items())
-        outcome.is_limited = True
-        ended = running.samples[-1]
-        if outcome.records >= workload.size:
-            raise ProblemError(f"wrong: {judge.wrong() or 'the output came too late to be judged'}")
-    outcome.seconds, outcome.cpu = ended.moment - begun.moment, ended.cpu - begun.cpu
-    if workload.record_bytes is not None:
-        outcome.megabytes = outcome.records * workload.record_bytes / 1e6
+        raise ProblemError(f"wrong: {work.judge.wrong() or 'the output came too late to be judged'}")
+    outcome.seconds, outcome.cpu = ended.moment - work.begun.moment, ended.cpu - work.begun.cpu
+    if work.workload.record_bytes is not None:
+        outcome.megabytes = outcome.records * work.workload.record_bytes / 1e6
 
 
-def _reveal(room: Room, system: System, workload: Workload) -> dict[Place, int]:
-    """Lets the backlog appear; where the input then ends."""
-    if system.reads_committed:
-        ends = room.ends(room.inputs, committed=False)
-        room.reveal()
-        return ends
-    room.write(workload.backlog())
-    return room.ends(room.inputs)
-
-
-def _until_done(running: Running, workload: Workload, judge: Judge, ends: dict[Place, int]) -> list[int] | None:
+def _until_done(running: Running, work: Work) -> list[int] | None:
     """The offsets of the output that are all of it, or None if the time is over."""
-    room, begun = running.room, running.samples[0].moment
+    room, workload, begun = running.room, work.workload, work.begun.moment
     judged = ticked = begun
     ticks, read_since = 0, None
     while (now := time.monotonic()) - begun < LIMIT:
@@ -107,14 +117,14 @@ def _until_done(running: Running, workload: Workload, judge: Judge, ends: dict[P
         if workload.ticks and now - ticked > TICK:
             ticked, ticks = now, ticks + 1
             room.write(workload.ticks(ticks))
-        if read_since is None and room.has_consumed(ends):
+        if read_since is None and room.has_consumed(work.ends):
             read_since = now
         # What lets time go on causes output, too: there is no quiet then.
         calm_since = begun if workload.ticks else running.quiet_since()
         patience = SILENT if read_since is None else QUIET
         if now - max(calm_since, judged, read_since or 0) > patience and (read_since or not workload.ticks):
-            output = room.judged(judge)
-            if judge.wrong() is None:
+            output = room.judged(work.judge)
+            if work.judge.wrong() is None:
                 return output
             judged = time.monotonic()
         time.sleep(LOOK)

@@ -23,7 +23,7 @@ from confluent_kafka import (
 from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec  # pyright: ignore[reportPrivateImportUsage]
 
 from benchmarks.peers.truths import Judge
-from benchmarks.peers.workloads import PARTITIONS, Given
+from benchmarks.peers.workload import PARTITIONS, Given
 
 OUTPUT = "out"
 TRANSACTION = 900_000  # ms, as long as a broker allows: a slow system must have started by then

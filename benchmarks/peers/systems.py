@@ -30,7 +30,7 @@ class System:
     set_up: Callable[[], list[str]]
     impossible: Mapping[str, str] = field(default_factory=dict)  # workloads, and why
     processes_for_threads: bool = False  # it scales by processes, each with one thread
-    reads_committed: bool = True
+    on_backlog: frozenset[str] = frozenset()  # workloads whose backlog must be there, visible, when it starts
     environment: Mapping[str, str] = field(default_factory=dict)
 
     def commands(
@@ -122,6 +122,7 @@ SYSTEMS = {
             "seconds, RocksDB, changelogs); for the latency a commit every 100 ms",
             _in_environment(QUIX, "quixstreams==3.28.1", program="run_quix.py"),
             processes_for_threads=True,
+            on_backlog=frozenset({"W3"}),  # with joins it waits for records of transactions that are still open
         ),
         System(
             FAUST,

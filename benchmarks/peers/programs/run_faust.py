@@ -12,8 +12,9 @@ WORD = re.compile(r"\w+")
 WINDOW, ADVANCE = 5_000, 1_000
 
 
-def raw(app: faust.App, name: str) -> Any:
-    return app.topic(name, key_type=bytes, value_type=bytes, key_serializer="raw", value_serializer="raw", partitions=4)
+def raw(app: faust.App, name: str, **options: Any) -> Any:
+    serializers = {"key_serializer": "raw", "value_serializer": "raw"}
+    return app.topic(name, key_type=bytes, value_type=bytes, partitions=4, **serializers, **options)
 
 
 def json(app: faust.App, name: str) -> Any:
@@ -21,7 +22,7 @@ def json(app: faust.App, name: str) -> Any:
 
 
 def word_count(app: faust.App, room: str) -> None:
-    words, out = raw(app, f"{room}-words"), raw(app, f"{room}-out")
+    words, out = raw(app, f"{room}-words", internal=True), raw(app, f"{room}-out")
     counts = app.Table("counts", default=int, partitions=4)
 
     @app.agent(raw(app, f"{room}-lines"))
