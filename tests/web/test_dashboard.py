@@ -132,7 +132,7 @@ def test_a_node_shows_its_tasks_and_its_last_records(page):
         assert page.text_content("#node-records").startswith(f"{shown['records']} records")
         expect(page.locator("#samples tbody tr td:nth-child(2)")).to_have_text([HOSTILE[0], "v"])
         assert page.text_content("#samples tbody td") == "∅"
-        expect(page.locator("#samples tbody td:nth-child(3)").first).to_contain_text("lines-1\noffset 8")
+        expect(page.locator("#samples tbody td:nth-child(3)").first).to_contain_text("lines-1 · offset 8")
         assert page.query_selector_all("#samples img") == []
         told.records = {SOURCE: [record._replace(value="newer")]}
         expect(page.locator("#samples tbody tr td:nth-child(2)")).to_have_text(["newer"])

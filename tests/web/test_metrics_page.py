@@ -77,6 +77,7 @@ def test_the_verdict_is_a_sentence_with_its_reason():
         (Told(ends=behind), False, "Stuck: 30 records wait"),
         (Told(paused=True, ends=behind), True, "Paused"),
         (Told(state="NOT_RUNNING"), True, "Not running"),
+        (Told(state="REBALANCING"), True, "Starting"),
         (Told(state="ERROR", error="a function failed"), False, "a function failed"),
     ]:
         status = Board(follower=follower, observed=told, clock=cluster.ground.clock).status()

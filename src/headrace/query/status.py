@@ -12,6 +12,9 @@ from headrace.query.latencies import Latencies
 from headrace.query.samples import ShownRecord
 
 
+KEEPS_UP = 5.0  # seconds of work that may wait
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Observation:
     """What only the running application knows; what it does not know stays empty."""
@@ -106,12 +109,16 @@ def _verdict(seen: Observation, trouble: str | None, behind: int, speed: float) 
         return False, f"The checkpoint cannot be read: {trouble}"
     if seen.paused:
         return True, "Paused: nothing is processed until it is resumed."
+    if seen.state in {"CREATED", "REBALANCING"}:
+        return True, "Starting: it takes over its checkpoint."
     if seen.state in {"NOT_RUNNING", "PENDING_SHUTDOWN"}:
         return True, "Not running."
     if behind and not speed:
         return False, f"Stuck: {behind} records wait, and none was processed in the last 10 seconds."
-    if behind:
+    if behind > KEEPS_UP * speed:
         return True, f"Catching up: {behind} records wait."
+    if behind:
+        return True, f"Healthy: it keeps up; {behind} records wait, {behind / speed:.1f} seconds of work."
     return True, "Healthy: everything that is in the log has been processed." if seen.ends else "Healthy."
 
 

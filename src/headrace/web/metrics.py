@@ -16,7 +16,17 @@ from headrace.query.status import Observation
 from headrace.web.board import Board
 
 TEXT = "text/plain; version=0.0.4; charset=utf-8"
-STATES = ("CREATED", "REBALANCING", "RUNNING", "PAUSED", "PENDING_SHUTDOWN", "NOT_RUNNING", "ERROR", "UNKNOWN")
+STATES = (
+    "CREATED",
+    "REBALANCING",
+    "RUNNING",
+    "PAUSED",
+    "PENDING_SHUTDOWN",
+    "NOT_RUNNING",
+    "PENDING_ERROR",
+    "ERROR",
+    "UNKNOWN",
+)
 
 
 def routes(board: Board) -> list[Route]:

@@ -92,7 +92,8 @@ const colour = (phase, place) => `phase-${(PHASES.includes(phase) ? PHASES.index
 const showBatches = () => {
   const last = batches.slice(-80), width = 8, height = 80;
   const size = (batch) => total(batch.phases) || batch.records;
-  const most = Math.max(1, ...last.map(size));
+  const sizes = last.map(size).sort((one, other) => one - other);
+  const most = Math.max(1, sizes[Math.floor(0.95 * (sizes.length - 1))]); // the first batch of a run takes long: what is taller is cut
   const svg = document.createElementNS("http://www.w3.org/2000/svg", "svg");
   svg.setAttribute("viewBox", `0 0 ${80 * width} ${height}`);
   svg.setAttribute("preserveAspectRatio", "none");
@@ -100,7 +101,7 @@ const showBatches = () => {
     const parts = Object.entries(batch.phases).length ? Object.entries(batch.phases) : [["records", batch.records]];
     let bottom = height;
     parts.forEach(([phase, value], kind) => {
-      const tall = (value / most) * (height - 4) || 1;
+      const tall = Math.min((value / most) * (height - 4) || 1, bottom);
       const bar = document.createElementNS("http://www.w3.org/2000/svg", "rect");
       const title = document.createElementNS("http://www.w3.org/2000/svg", "title");
       title.textContent = `batch ${batch.number}: ${batch.records} records, ${phase} ${number(value)}${phase === "records" ? "" : " ms"}`;

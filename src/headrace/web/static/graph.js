@@ -82,9 +82,9 @@ export const draw = (place, topology, choose) => {
     shape.dataset.name = node.name;
     shape.append(make("title", {}, `${node.name}\n${node.details}`));
     shape.append(make("rect", { class: "box", x, y, width: WIDTH, height: h, rx: 6 }));
-    shape.append(make("text", { x: x + 10, y: y + 18 }, short(node.name, 27)));
+    shape.append(make("text", { x: x + 10, y: y + 18 }, short(node.name, 26)));
     const rate = make("text", { class: "rate", x: x + 10, y: y + 35 }, topicsOf(node).length ? short(topicsOf(node).join(", "), 24) : "");
-    const lag = make("text", { class: "lag", x: x + WIDTH - 8, y: y + 18, "text-anchor": "end" });
+    const lag = make("text", { class: "lag", x: x + WIDTH - 8, y: y + 35, "text-anchor": "end" });
     shape.append(rate, lag);
     rates.set(node.name, rate);
     lags.set(node.name, lag);
@@ -102,12 +102,14 @@ export const draw = (place, topology, choose) => {
     svg.append(shape);
   }
   svg.append(...labels);
+  if (width <= 1.3 * place.clientWidth) svg.classList.add("fits"); // a little smaller is better than to scroll
   place.replaceChildren(svg);
   // What moves: the rate of a node beside its topics, the records that wait for it, and the rate along an edge.
   const tell = (node, rate, lag) => {
-    const topics = topicsOf(node).join(", ");
-    rates.get(node.name).textContent = [topics && short(topics, 26 - rate.length), rate].filter(Boolean).join(" · ");
-    lags.get(node.name).textContent = lag ? `${lag.toLocaleString("en")} wait` : "";
+    const topics = topicsOf(node).join(", "), waiting = lag ? `${lag.toLocaleString("en")} wait` : "";
+    const room = Math.max(4, 26 - rate.length - waiting.length);
+    rates.get(node.name).textContent = [topics && short(topics, room), rate].filter(Boolean).join(" · ");
+    lags.get(node.name).textContent = waiting;
   };
   const tellEdge = (from, to, rate) => { const label = along.get(`${from}\n${to}`); if (label) label.textContent = rate; };
   return { nodes: topology.subtopologies.flatMap((group) => group.nodes), tell, tellEdge, topicsOf };

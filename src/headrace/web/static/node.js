@@ -11,6 +11,8 @@ const make = (name, properties, ...children) => {
 };
 const time = (ms) => { try { return new Date(ms).toISOString(); } catch { return String(ms); } };
 
+const where = ({ topic, partition, offset }) => (partition === null ? topic : `${topic}-${partition}`) + (offset === null ? "" : ` · offset ${offset}`);
+
 let chosen = null, asking = false;
 
 const bars = (title, tasks, valueOf, words) => {
@@ -40,7 +42,7 @@ const fill = (told) => {
     ...told.samples.toReversed().map((sample) => make("tr", {},
       make("td", { textContent: sample.key === null ? "∅" : sample.key, className: sample.key === null ? "none" : "" }),
       make("td", { textContent: sample.value === null ? "∅" : sample.value, className: sample.value === null ? "none" : "" }),
-      make("td", { textContent: [time(sample.timestamp), sample.partition === null ? sample.topic : `${sample.topic}-${sample.partition}`, sample.offset === null ? "" : `offset ${sample.offset}`].filter(Boolean).join("\n") }))),
+      make("td", { textContent: `${time(sample.timestamp)}\n${where(sample)}` }))),
   );
 };
 
