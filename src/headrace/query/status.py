@@ -11,7 +11,6 @@ from headrace.query.follower import Follower
 from headrace.query.latencies import Latencies
 from headrace.query.samples import ShownRecord
 
-
 KEEPS_UP = 5.0  # seconds of work that may wait
 
 

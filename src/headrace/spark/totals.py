@@ -14,7 +14,7 @@ from headrace.query.flows import Flows
 from headrace.query.latencies import Latencies
 from headrace.spark import wire
 
-SHOWN = 10  # records of a node
+SHOWN = 8  # records of a node
 
 
 class Totals:

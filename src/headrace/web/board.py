@@ -108,7 +108,8 @@ class Board:
         snapshot, seen = self.follower.snapshot, self.observe()
         size = sum(snapshot.sizes.values())
         return {
-            "delivered": snapshot.delivered if seen.delivered is None else seen.delivered,
+            # The application may be a batch ahead of this copy.
+            "delivered": min(snapshot.batch, snapshot.delivered if seen.delivered is None else seen.delivered),
             "batch": snapshot.batch,
             "epoch": snapshot.epoch,
             "clock": snapshot.clock,
