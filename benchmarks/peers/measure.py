@@ -20,6 +20,7 @@ from benchmarks.peers.workload import Workload
 LIMIT = 180.0  # seconds for a backlog
 QUIET = 2.0  # seconds without output, with all input read, after which the output is judged
 SILENT = 15.0  # the same, whatever the group says
+ANSWERS = 0.05  # seconds until the broker has answered what a system has asked before
 TICK = 0.5  # seconds between two records that let time go on
 
 Say = Callable[[str], None]
@@ -60,18 +61,25 @@ def throughput(bootstrap: str, base: list[str], system: System, workload: Worklo
         ends = room.ends(room.inputs, committed=False)
         is_there = workload.name in system.on_backlog
         if is_there:
-            room.reveal()
+            room.reveal(ends)
         say("starts")
         with started(room, base, system, outcome) as running:
             outcome.start_up = running.first_output()
             if not is_there:
                 running.settle(before)
             say("works")
-            begun = running.sample()
             done = _read(room, ends, before)
-            room.reveal()
+            begun = _revealed(running, ends)
             _work(running, Work(workload, judge, ends, before, begun, done), outcome)
     return outcome
+
+
+def _revealed(running: Running, ends: dict[Place, int]) -> Sample:
+    """Shows the backlog to the system, all partitions in one moment: it is stopped while one follows another."""
+    with running.processes.paused():
+        time.sleep(ANSWERS)
+        running.room.reveal(ends)
+        return running.sample()
 
 
 class Work(NamedTuple):

@@ -17,10 +17,11 @@ from headrace.testing.jars import VERSION
 
 METHOD = """\
 One system after another works on a backlog of the same records in four partitions, on one machine with the broker
-(Kafka {version}, one node, 1 GB, as it comes). The backlog is written in one transaction before the system starts. When
-the system has started and has written its first output, the transaction is committed, so that the whole backlog appears
-at once. The time ends when the last output can be read by a consumer of what is committed. Every output is compared
-with what the generator of the data knows to be right; "wrong" stands where it is not.
+(Kafka {version}, one node, 1 GB, as it comes). The backlog is written in one transaction before the system starts.
+When the system has started and has written its first output, the transaction is committed while all processes of the
+system are stopped for some milliseconds, so that the whole backlog appears at once. The time ends when the last
+output can be read by a consumer of what is committed. Every output is compared with what the generator of the data
+knows to be right; "wrong" stands where it is not.
 
 - **records/s**: records of the backlog, of W1 its lines. "≥": the system was stopped after 180 seconds, and what its
   group had committed by then is counted.

@@ -75,10 +75,17 @@ class Room:
         self._produce(producer, backlog)
         self._backlog = producer
 
-    def reveal(self) -> None:
-        if self._backlog is not None:
-            self._backlog.commit_transaction(TIMEOUT)
-            self._backlog = None
+    def reveal(self, ends: dict[Place, int]) -> None:
+        """Lets the backlog appear, which is when all partitions say that they end behind it."""
+        if self._backlog is None:
+            return
+        self._backlog.commit_transaction(TIMEOUT)
+        self._backlog = None
+        deadline = time.monotonic() + TIMEOUT
+        while any(end < ends[place] for place, end in self.ends(self.inputs).items()):
+            if time.monotonic() > deadline:
+                raise SystemExit(f"the backlog of {self.name} did not appear within {TIMEOUT:g} seconds")
+            time.sleep(0.002)
 
     def _produce(self, producer: Producer, records: Iterable[Given]) -> None:
         produce, prefix = producer.produce, f"{self.name}-"
@@ -138,7 +145,7 @@ def prepare(bootstrap: str) -> None:
     """Lets a new broker make what it keeps of groups and transactions, as every broker in use has long done."""
     with Room(bootstrap, "prepare", ["in"]) as room:
         room.hold([])
-        room.reveal()
+        room.reveal(room.ends(room.inputs, committed=False))
         consumer = Consumer(_consumer(bootstrap, room.name))
         consumer.commit(offsets=[TopicPartition(room.inputs[0], 0, 0)], asynchronous=False)
         consumer.close()

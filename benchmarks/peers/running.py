@@ -10,7 +10,7 @@ from typing import NamedTuple, Self
 from benchmarks.peers.processes import Processes
 from benchmarks.peers.room import Place, Room
 
-START_LIMIT = 120.0  # seconds until the first output
+START_LIMIT = 300.0  # seconds until the first output
 SETTLE = 60.0  # seconds at most until all partitions are seen to be read
 SAMPLE = 0.05
 LOOK = 0.5  # seconds between two looks at the group's offsets
