@@ -73,7 +73,9 @@ class Place:
 
     def standby(self) -> subprocess.Popen[bytes]:
         process, said = self.start("run", "counting:app", "--standby")
-        wait_for(lambda: "stands by" in said.read_text())
+        wait_for(lambda: "stands by" in said.read_text() or process.poll() is not None)
+        if process.poll() is not None:
+            raise SystemExit(said.read_text())
         return process
 
     def read(self) -> tuple[int, int]:

@@ -2,34 +2,21 @@
 
 from __future__ import annotations
 
-import signal
 import threading
 from contextlib import nullcontext
 
 import pytest
 
-from headrace import Application, serde
+from headrace import Application
 from headrace.cli.standby import stand_by
 from headrace.commit.errors import AlreadyRunningError
 from headrace.commit.objects import Objects
 from headrace.commit.owner import Holder, Ownership
-from headrace.log import Producer, open_log
 from headrace.model.clock import ManualClock
 from headrace.query import Follower
 from headrace.query.standing_by import Watcher, is_held, wait_for_turn
-from tests.cli.commands import records, started
 from tests.query.programs import every_kind, finished
 
-COUNTING = """
-from headrace import Application, StreamsBuilder, serde
-
-def app():
-    builder = StreamsBuilder()
-    words = builder.stream("words", key=serde.STRING, value=serde.STRING)
-    counts = words.group_by_key(key=serde.STRING, value=serde.STRING).count(store="counts")
-    counts.to_stream().to("counts", value=serde.LONG)
-    return Application("counting", builder.build(), "file:log", checkpoint="checkpoint", state_dir="state")
-"""
 ONE, OTHER = Holder("here", "machine", 1, "10"), Holder("here", "machine", 2, "20")
 
 
@@ -109,42 +96,3 @@ def test_who_was_not_the_quickest_goes_on_standing_by(tmp_path, monkeypatch, cap
 def test_once_and_standby_contradict_each_other(headrace):
     outcome = headrace("run", "shop:app", "--once", "--standby")
     assert (outcome.code, "--once ends, and --standby waits" in outcome.err) == (2, True)
-
-
-def send(place, *words):
-    with Producer(f"file:{place}/log", key_serde=serde.STRING, value_serde=serde.STRING) as producer:
-        for word in words:
-            producer.send("words", word, word)
-
-
-def counts(place, many):
-    found = records(f"file:{place}/log", "counts", many)
-    return sorted((record.key.decode(), serde.LONG.decode(record.value)) for record in found)
-
-
-@pytest.mark.spark
-def test_a_killed_application_is_taken_over_and_the_output_is_exact(tmp_path):
-    (tmp_path / "counting.py").write_text(COUNTING)
-    log = open_log(f"file:{tmp_path}/log")
-    for topic in ("words", "counts"):
-        log.create_topic(topic, 2)
-    send(tmp_path, "a", "b")
-    command = ("run", "counting:app", "--master", "local[1]")
-    with started(*command, cwd=tmp_path) as first:
-        assert counts(tmp_path, 2) == [("a", 1), ("b", 1)]
-        with started(*command, "--standby", cwd=tmp_path) as second:
-            assert second.stderr.readline() == "counting stands by. Ctrl-C ends it.\n"
-            send(tmp_path, "a", "c")
-            assert counts(tmp_path, 4) == [("a", 1), ("a", 2), ("b", 1), ("c", 1)]
-            send(tmp_path, "b")  # before, while or after it is killed
-            first.kill()
-            first.wait()
-            assert second.stderr.readline().startswith("counting has taken over after batch ")
-            assert counts(tmp_path, 5) == [("a", 1), ("a", 2), ("b", 1), ("b", 2), ("c", 1)]
-            send(tmp_path, "a")
-            assert counts(tmp_path, 6) == [("a", 1), ("a", 2), ("a", 3), ("b", 1), ("b", 2), ("c", 1)]
-            second.send_signal(signal.SIGTERM)
-            assert second.communicate(timeout=60) == ("", "counting has stopped.\n")
-        assert second.returncode == 0
-    assert sum(extent.end for extent in log.extents(["counts"]).values()) == 6
-    log.close()

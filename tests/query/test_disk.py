@@ -8,7 +8,7 @@ from headrace.commit.objects import Objects
 from headrace.commit.restore import LmdbHome
 from headrace.errors import ConfigError
 from headrace.query import Follower
-from headrace.query.disk import DiskCopies, DiskPart
+from headrace.query.disk import FOLDER, DiskCopies, DiskPart
 from headrace.state.engine import Version
 from tests.commit.cluster import eager
 from tests.query.programs import ONE, ROWS, SHOWN, THREE, feed, finished, started
@@ -112,7 +112,7 @@ def test_what_cannot_be_trusted_is_made_anew(cluster, tmp_path, damage):
     first = following(cluster, tmp_path)
     first.refresh()
     first.close()
-    damage(tmp_path)
+    damage(tmp_path / FOLDER)
     second = following(cluster, tmp_path)
     assert held(second) == whole_state(cluster)
     second.close()
@@ -138,7 +138,7 @@ def test_the_copy_of_another_checkpoint_is_made_anew_and_tasks_that_are_no_more_
     other = finished(ONE)
     follower = following(other, tmp_path)
     assert held(follower) == whole_state(other)
-    assert {folder.name for folder in tmp_path.glob("*_*")} == {"0_0", "1_0"}
+    assert {folder.name for folder in (tmp_path / FOLDER).glob("*_*")} == {"0_0", "1_0"}
     follower.close()
 
 

@@ -16,6 +16,7 @@ from headrace.cli.engine import start_spark
 from headrace.cli.loading import load
 from headrace.cli.printing import WrongUsage, err, pairs, say
 from headrace.cli.standby import Serve, stand_by
+from headrace.cli.warming import warm_up
 from headrace.cli.watching import Host, Insecure, Port, Token
 from headrace.config.properties import read_properties
 from headrace.query.follower import Follower
@@ -64,6 +65,9 @@ def run(
             app.run_available()
         return
     serve: Serve = partial(_served, app, host, port, token, insecure=insecure) if web else _unserved
+    if standby:
+        with err().status("Warming up Spark …"):
+            warm_up(app)
     (stand_by if standby else _run)(app, serve)
     say(f"{app.application_id} has stopped.")
 

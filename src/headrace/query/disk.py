@@ -29,6 +29,7 @@ from headrace.state.keys import successor
 from headrace.state.lmdb import LmdbEngine
 from headrace.state.task_state import PREFIX
 
+FOLDER = "copies"
 ROOM = 1 << 36  # bytes of address space, not of disk, at least: a map cannot grow while it is read
 READERS = 1000  # versions of a task that can be read at the same time
 FEW, MANY = 64, 1024  # entries that are read at once, at first and later
@@ -36,10 +37,11 @@ _TASK = re.compile(r"\d+_\d+")
 
 
 class DiskCopies:
-    """Below a directory that nobody else uses meanwhile."""
+    """In a folder of its own below a directory, which nobody else uses meanwhile."""
 
     def __init__(self, directory: Path | str, *, boot: str | None = None, room: int = ROOM) -> None:
-        self._directory, self._boot, self._room = Path(directory).absolute(), boot, room
+        # Not in the directory itself: that of a running application has folders of the same names.
+        self._directory, self._boot, self._room = Path(directory).absolute() / FOLDER, boot, room
         self._checkpoint, self._homes = "", dict[TaskId, CountedHome]()
         self._lock = _locked(self._directory)
 
