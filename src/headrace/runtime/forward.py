@@ -19,6 +19,10 @@ Forward = Callable[
 ]  # (place, key, new, old, timestamp, headers, is latest)
 
 
+# (key, timestamp, headers, row, order) of the record that made an update.
+Cause = tuple[Any, int, Headers, Any, Any]
+
+
 class Cached(Protocol):
     """What the cache needs to know of a store; keys are those of the table (windowed for windows and sessions)."""
 
@@ -49,40 +53,69 @@ def at_once(emit: Emit, *, send_old: bool) -> Forward:
     return run
 
 
-def once_a_batch(store: str, cached: Cached, env: Env, emit: Emit, *, send_old: bool) -> Forward:
-    if store in env.caches:  # the aggregates of a cogrouped stream share one store, and what is below it
-        return env.caches[store]
-    here = env.here
-    pending: dict[bytes, tuple[Any, int, Headers, Any, Any]] = {}
-    touched: list[bytes] = []
-    touch = touched.append
-    get, before_at, with_time = cached.table.get, cached.before, cached.with_time
+class Cache:
+    """What a table will pass on at the end of the batch; `key_at` makes the key to emit of a place and the key noted.
 
-    def run(place: Any, key: Any, new: Any, old: Any, timestamp: int, headers: Headers, latest: bool) -> None:
-        touch(place)
-        pending[place] = (key, timestamp, headers, here.row, here.order)
+    Operators that update much in one go put the cause of an update into `pending` and its place into `touched`
+    themselves; a call for each would take longer than all the rest.
+    """
 
-    def flush() -> bool:
-        if not pending:
+    def __init__(
+        self, cached: Cached, env: Env, emit: Emit, *, send_old: bool, key_at: Callable[[bytes, Any], Any] | None
+    ) -> None:
+        self.touched: list[bytes] = []
+        self.pending: dict[bytes, Cause] = {}
+        self._cached, self._here, self._emit, self._send_old = cached, env.here, emit, send_old
+        self._key_at = key_at
+
+    def forward(self) -> Forward:
+        here, touch, pending = self._here, self.touched.append, self.pending
+
+        def run(place: Any, key: Any, new: Any, old: Any, timestamp: int, headers: Headers, latest: bool) -> None:
+            touch(place)
+            pending[place] = (key, timestamp, headers, here.row, here.order)
+
+        return run
+
+    def flush(self) -> bool:
+        """Lets everything out, keys in the order of their last update; False if there was nothing."""
+        if not self.pending:
             return False
-        updates = [(raw, pending[raw]) for raw in reversed(dict.fromkeys(reversed(touched)))]
-        pending.clear()
-        touched.clear()
+        here, key_at = self._here, self._key_at
+        updates = [(raw, self.pending[raw]) for raw in reversed(dict.fromkeys(reversed(self.touched)))]
+        self.pending.clear()
+        self.touched.clear()
         row, order = here.row, here.order
         for raw, (key, timestamp, headers, here.row, here.order) in updates:
-            # From the table, not the store: a window that this batch has made too old to see goes out all the same.
-            held = get(raw)
-            before = before_at(raw) if send_old or held is None else None
-            if held is None:
-                if before is not None:
-                    emit(key, (None, with_time(key, before)[0] if send_old else None, True), timestamp, headers)
-                continue
-            new, time = with_time(key, held)
-            old = with_time(key, before)[0] if before is not None else None
-            emit(key, (new, old, True), time, headers)
+            self._let_out(raw, key_at(raw, key) if key_at else key, timestamp, headers)
         here.row, here.order = row, order
         return True
 
-    env.flushers[store] = flush
-    env.caches[store] = run
-    return run
+    def _let_out(self, raw: bytes, key: Any, timestamp: int, headers: Headers) -> None:
+        cached, send_old = self._cached, self._send_old
+        # From the table, not the store: a window that this batch has made too old to see goes out all the same.
+        held = cached.table.get(raw)
+        before = cached.before(raw) if send_old or held is None else None
+        if held is not None:
+            new, time = cached.with_time(key, held)
+            old = cached.with_time(key, before)[0] if before is not None else None
+            self._emit(key, (new, old, True), time, headers)
+        elif before is not None:
+            old = cached.with_time(key, before)[0] if send_old else None
+            self._emit(key, (None, old, True), timestamp, headers)
+
+
+def cache_of(
+    store: str,
+    cached: Cached,
+    env: Env,
+    emit: Emit,
+    *,
+    send_old: bool,
+    key_at: Callable[[bytes, Any], Any] | None = None,
+) -> Cache:
+    """The cache of a store. The aggregates of a cogrouped stream share one store, and what is below it."""
+    if store not in env.caches:
+        cache = env.caches[store] = Cache(cached, env, emit, send_old=send_old, key_at=key_at)
+        env.flushers[store] = cache.flush
+    return env.caches[store]

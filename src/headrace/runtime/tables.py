@@ -10,10 +10,10 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from headrace.errors import InvalidStateStoreError
-from headrace.model.record import Headers, stamped
+from headrace.model.record import stamped
 from headrace.model.windows import Windowed
 from headrace.runtime.env import Env, Lookup
-from headrace.runtime.forward import Cached, Forward, at_once, once_a_batch
+from headrace.runtime.forward import Cached, Forward, at_once, cache_of
 from headrace.runtime.operators.emit import Emit
 from headrace.state.keyvalue import KeyValues
 from headrace.state.session import Sessions
@@ -109,21 +109,16 @@ def cached(store: Any) -> Cached:
     return CachedSessions(store) if isinstance(store, Sessions) else CachedValues(store)
 
 
-def forwarder(
-    name: str, env: Env, emit: Emit, *, send_old: bool, key_of: Callable[[Any], Any] | None = None
-) -> Forward:
-    """How updates of the table with this store go on; `key_of` makes the key to emit of the one that is forwarded."""
-    emit = emit if key_of is None else with_key_of(key_of, emit)
-    if env.caching and env.state.specs[name].caching:
-        return once_a_batch(name, cached(env.store(name)), env, emit, send_old=send_old)
+def is_cached(name: str, env: Env) -> bool:
+    """Whether the table with this store passes its updates on once a batch."""
+    return env.caching and env.state.specs[name].caching
+
+
+def forwarder(name: str, env: Env, emit: Emit, *, send_old: bool) -> Forward:
+    """How updates of the table with this store go on."""
+    if is_cached(name, env):
+        return cache_of(name, cached(env.store(name)), env, emit, send_old=send_old).forward()
     return at_once(emit, send_old=send_old)
-
-
-def with_key_of(key_of: Callable[[Any], Any], emit: Emit) -> Emit:
-    def run(key: Any, value: Any, timestamp: int, headers: Headers) -> None:
-        emit(key_of(key), value, timestamp, headers)
-
-    return run
 
 
 def windowed_lookup(store: WindowedValues) -> Lookup:

@@ -8,10 +8,11 @@ from typing import Any
 from headrace.model.record import Headers, stamped
 from headrace.model.windows import TimeWindows, Window, Windowed, Windows, ends_of, window, windowed
 from headrace.runtime.env import Env
+from headrace.runtime.forward import at_once, cache_of
 from headrace.runtime.operators.closing import NEVER, Closing
 from headrace.runtime.operators.emit import Emit
-from headrace.runtime.tables import forwarder
-from headrace.state.keys import SIGN, TIME
+from headrace.runtime.tables import cached, is_cached
+from headrace.state.keys import SIGN, TIME, decode_time
 from headrace.state.table import UNKNOWN
 from headrace.state.window import WindowedValues
 from headrace.topology.nodes import WindowAggregate
@@ -21,12 +22,47 @@ Slice = tuple[int, int, bytes]  # start and end of a window, and what its place 
 
 def window_aggregate(node: WindowAggregate, env: Env, emit: Emit, *, true_old: bool) -> Emit:
     """`true_old`: a window that was not there before has no old value, where Kafka Streams gives the initial one."""
+    if is_cached(node.store, env) and not node.on_close:
+        return noting(node, env, emit)
     store: WindowedValues = env.store(node.store)
-    row_of, update, slices_of = store.row, store.update, slicer(node.windows)
-    recent, get, put = store.table.recent, store.table.get, store.table.put
-    key_of = windowed_key(ends_of(node.windows))
-    forward = None if node.on_close else forwarder(node.store, env, emit, send_old=node.send_old, key_of=key_of)
+    row_of, get, update, slices_of = store.row, store.table.get, store.update, slicer(node.windows)
     close = emit_closed(node, env, store, emit) if node.on_close else None
+    forward = nothing if close else at_once(emit, send_old=node.send_old)
+    initialize, add, drop, grace = node.initialize, node.add, env.drop, node.windows.grace
+    observed = env.state.cell(f"{node.name}/stream time", -1)
+
+    def run(key: Any, value: Any, timestamp: int, headers: Headers) -> None:
+        if key is None:
+            drop("null key")
+            return
+        observed.value = max(observed.value, timestamp)
+        close_time = observed.value - grace
+        row, hidden = row_of(key), store.hidden
+        for start, end, suffix in slices_of(timestamp):
+            if end <= close_time:
+                drop("late")
+                continue
+            place = row + suffix
+            before = get(place) if start > hidden else None
+            old, time = (initialize(), timestamp) if before is None else before
+            time = max(time, timestamp)
+            new = add(key, value, old)
+            update(place, None if new is None else stamped((new, time)), start, known=before is not None)
+            old = None if before is None and true_old else old
+            forward(place, windowed((key, window((start, end)))), new, old, time, headers, True)
+        if close is not None:
+            close(close_time, headers)
+
+    return run
+
+
+def noting(node: WindowAggregate, env: Env, emit: Emit) -> Emit:
+    """With a cache: the windows of a record only note what caused their update. This runs for each of them."""
+    store: WindowedValues = env.store(node.store)
+    row_of, update, slices_of, here = store.row, store.update, slicer(node.windows), env.here
+    recent, get, put = store.table.recent, store.table.get, store.table.put
+    cache = cache_of(node.store, cached(store), env, emit, send_old=node.send_old, key_at=key_at(node.windows))
+    touch, pending = cache.touched.append, cache.pending
     initialize, add, drop, grace = node.initialize, node.add, env.drop, node.windows.grace
     observed = env.state.cell(f"{node.name}/stream time", -1)
 
@@ -36,8 +72,8 @@ def window_aggregate(node: WindowAggregate, env: Env, emit: Emit, *, true_old: b
             return
         if timestamp > observed.value:
             observed.value = timestamp
-        close_time = observed.value - grace
-        row, hidden = row_of(key), store.hidden
+        close_time, row, hidden = observed.value - grace, row_of(key), store.hidden
+        cause = key, timestamp, headers, here.row, here.order
         for start, end, suffix in slices_of(timestamp):
             if end <= close_time:
                 drop("late")
@@ -47,16 +83,30 @@ def window_aggregate(node: WindowAggregate, env: Env, emit: Emit, *, true_old: b
             if before is UNKNOWN:
                 before = get(place)
             old, time = (initialize(), timestamp) if before is None else before
-            time = max(time, timestamp)
+            if time < timestamp:
+                time = timestamp
             new = add(key, value, old)
             if before is not None and new is not None:
                 put(place, stamped((new, time)))  # a window that is there and can be seen: the store's clock knows it
             else:
                 update(place, None if new is None else stamped((new, time)), start, known=before is not None)
-            if forward is not None:
-                forward(place, (key, start), new, None if before is None and true_old else old, time, headers, True)
-        if close is not None:
-            close(close_time, headers)
+            touch(place)
+            pending[place] = cause if new is not None else (key, time, headers, here.row, here.order)
+
+    return run
+
+
+def nothing(*_: Any) -> None:
+    """What is emitted on close is not passed on before."""
+
+
+def key_at(windows: Windows) -> Callable[[bytes, Any], Windowed]:
+    """The key of a window's result, of where the window is and its key."""
+    end_of = ends_of(windows)
+
+    def run(place: bytes, key: Any) -> Windowed:
+        start = decode_time(place[-8:])
+        return windowed((key, window((start, end_of(start)))))
 
     return run
 
@@ -83,11 +133,6 @@ def slicer(windows: Windows) -> Callable[[int], list[Slice]]:
         return slices
 
     return run
-
-
-def windowed_key(end_of: Callable[[int], int]) -> Callable[[tuple[Any, int]], Windowed]:
-    """The key of a window's result, made only when the result goes out."""
-    return lambda handle: windowed((handle[0], window((handle[1], end_of(handle[1])))))
 
 
 def emit_closed(node: WindowAggregate, env: Env, store: WindowedValues, emit: Emit) -> Callable[[int, Headers], None]:
