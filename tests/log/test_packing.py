@@ -4,7 +4,7 @@ import subprocess
 import sys
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.errors import StateCorruptedError
@@ -28,7 +28,6 @@ GOLDEN = bytes.fromhex(
 )
 
 
-@settings(deadline=None)
 @given(entries, st.booleans())
 def test_whatever_is_packed_comes_out_again(entries, with_offsets):
     given_offsets = [i * i for i in range(len(entries))] if with_offsets else None
@@ -37,7 +36,6 @@ def test_whatever_is_packed_comes_out_again(entries, with_offsets):
     assert [row[1:] for row in Chunk(range(len(entries)), unpacked).rows()] == entries
 
 
-@settings(deadline=None)
 @given(entries, st.data())
 def test_no_damage_goes_unnoticed(entries, data):
     packed = bytearray(pack(Records.of(entries)))

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, cast
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as some
 
 from headrace import Materialized, StreamsBuilder, Topology, serde
@@ -113,13 +113,11 @@ LONGS = some.sampled_from([serde.LONG.encode(1), serde.LONG.encode(2), b"bad", N
 LINES = some.sampled_from([b"one", b"one two", b"two one two", b"three", b"", b"two  three", None])
 
 
-@settings(deadline=None)
 @given(batches(LONGS))
 def test_a_stretch_that_is_counted_leaves_what_its_records_leave(given_batches: Any) -> None:
     assert run(by_key(), given_batches, at_once=True) == run(by_key(), given_batches, at_once=False)
 
 
-@settings(deadline=None)
 @given(batches(LINES))
 def test_counts_that_are_sent_leave_what_the_records_leave(given_batches: Any) -> None:
     at_once, one_by_one = run(by_word(), given_batches, at_once=True), run(by_word(), given_batches, at_once=False)
