@@ -65,7 +65,7 @@ def test_the_last_records_of_each_topic_are_kept_and_long_ones_are_cut():
     assert noted(chunks(3, 4), upto=6, keep=0).came == []
     notes = Notes([], 2)
     rows = [("in", 0, n, b"k", b"%d" % n, n, (), None) for n in range(9)]
-    notes.received([*rows, ("other", 0, 1, None, b"x" * (CUT + 1), 5, (), None)], [])
+    notes.received(([], [*rows, ("other", 0, 1, None, b"x" * (CUT + 1), 5, (), None)]), [])
     outputs = [("out", None, b"k", b"%d" % n, n, (), None) for n in range(9)]
     tally = told(notes, 0, {}, outputs)
     assert tally.read == {"in": 9, "other": 1}

@@ -246,7 +246,7 @@ def test_a_hundred_nodes_can_be_read_in_both_schemes(browser, scheme):
         step = stream
         for _ in range(7):
             step = step.map_values(str.upper, name=None)
-        step.to(f"out-{branch}") if branch else step.to("out")
+        step.to(f"out-{branch}" if branch else "out", name=f"out-{branch}")
     topology = builder.build()
     cluster = finished(Program(lambda: topology, {"lines": [], "states": []}, 1), [])
     board = Board(follower=Follower(cluster.storage, topology, cluster.config), topology=topology.describe())
@@ -261,4 +261,7 @@ def test_a_hundred_nodes_can_be_read_in_both_schemes(browser, scheme):
         corners = [(box["x"], box["y"]) for box in boxes]
         assert len(set(corners)) == len(corners)
         expect(page.locator("body")).to_have_css("background-color", GROUND[scheme])
+        node(page, "out-13").click()  # it is scrolled to
+        has(page, "#node-name", "out-13")
+        expect(page.locator("#node-details")).to_have_text("topic: out-13")
     context.close()

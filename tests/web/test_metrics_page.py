@@ -4,7 +4,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from headrace.query import Follower
 from headrace.web import Board
-from tests.query.programs import finished
+from tests.query.programs import feed, finished
 from tests.web.serving import Told, ask, ends, latencies, served
 
 
@@ -65,6 +65,19 @@ def test_hostile_labels_stay_text():
         found = samples(ask(server.url, "/metrics"))
     assert found["headrace_records_out_total", name] == 1
     assert not any(key[0] == "headrace_forged" for key in found)
+
+
+def test_a_few_records_that_wait_are_no_backlog():
+    cluster = finished(limit=3)
+    follower = Follower(cluster.storage, clock=cluster.ground.clock)
+    follower.refresh()
+    feed(cluster.log, [("new", "x")] * 20)
+    cluster.run()
+    follower.refresh()
+    for more, words in [(1, "Healthy: it keeps up; 6 records wait"), (100, "Catching up: 600 records wait")]:
+        told = Told(ends={at: end + more for at, end in ends(cluster).items()})
+        status = Board(follower=follower, observed=told, clock=cluster.ground.clock).status()
+        assert (status["healthy"], words in status["verdict"]) == (True, True), status
 
 
 def test_the_verdict_is_a_sentence_with_its_reason():

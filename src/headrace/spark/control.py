@@ -35,9 +35,7 @@ def read_control(path: Path) -> Control:
     return msgspec.json.decode(path.read_bytes(), type=Control)
 
 
-def control_of(
-    ledger: Ledger, spoilt: Iterable[TaskId], stream_time: int, *, paused: bool, wanted: bool = False
-) -> Control:
+def control_of(ledger: Ledger, spoilt: Iterable[TaskId], stream_time: int) -> Control:
     standing = ((task, at.version) for task, at in ledger.tasks.items())
     return Control(
         number=ledger.number,
@@ -47,6 +45,4 @@ def control_of(
         due=[(t.subtopology, t.partition, at.due) for t, at in ledger.tasks.items() if at.due is not None],
         stream_time=stream_time,
         spoilt=[(task.subtopology, task.partition) for task in spoilt],
-        paused=paused,
-        wanted=wanted,
     )

@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Callable
 
+import msgspec
 from pyspark.sql import DataFrame, SparkSession
 
 from headrace.commit.coordinator import Coordinator
@@ -39,13 +40,12 @@ class Host:
         self._folder = new_folder()
         self._control, job_path = self._folder / "control", self._folder / f"job-{secrets.token_hex(8)}"
         self._changed, self._failed = threading.Condition(), None
-        self._standing_still = threading.Lock()  # the ledger, while it is read from another thread
         self._paused, self._stopping, self._wanted = paused, False, False
         self._shares_time = job.config.stream_time_scope == "application"
         self._told = self._stream_time = -1
         self.phases: dict[int, dict[str, float]] = {}  # ms, by batch
         self._ended: dict[int, float] = {}  # when batches were committed that are not delivered yet
-        self._tell()
+        self._tell(anew=True)
         session = own_session(spark)
         ship(session, job, job_path)
         session.dataSource.register(Source)
@@ -57,18 +57,12 @@ class Host:
         self._query = writer.option("checkpointLocation", str(self._folder / "spark")).start()
 
     # ------------------------------------------------------------------------------------------------- batches
-    def _tell(self) -> None:
-        """Tells the process that plans batches where everything stands."""
-        idle = self._paused or self._stopping or self._failed is not None
-        with self._standing_still:
-            ledger, spoilt, self._wanted = (
-                self._coordinator.ledger,
-                self._coordinator.spoilt,
-                self._coordinator.wants_batch,
-            )
-            write_control(
-                self._control, control_of(ledger, spoilt, self._stream_time, paused=idle, wanted=self._wanted)
-            )
+    def _tell(self, *, anew: bool) -> None:
+        """Tells the process that plans batches where everything stands; `anew` only while no batch is committed."""
+        if anew:
+            self._standing = control_of(self._coordinator.ledger, self._coordinator.spoilt, self._stream_time)
+        idle, self._wanted = self._paused or self._stopping or self._failed is not None, self._coordinator.wants_batch
+        write_control(self._control, msgspec.structs.replace(self._standing, paused=idle, wanted=self._wanted))
 
     def _commit(self, frame: DataFrame, _: int) -> None:
         """Collects the receipts of a batch, and makes it happen.
@@ -84,8 +78,7 @@ class Host:
             receipts: list[Receipt] = [decode_receipt(raw) for raw in messages if isinstance(raw, bytes)]
             for batch in (message for message in messages if isinstance(message, wire.Batch)):
                 ran = time.perf_counter()
-                with self._standing_still:
-                    self._coordinator.commit(batch.number, batch.clock, receipts)
+                self._coordinator.commit(batch.number, batch.clock, receipts)
                 self._ended[batch.number] = done = time.perf_counter()
                 self._note(
                     batch.number, plan=called - batch.clock, run=1000 * (ran - began), commit=1000 * (done - ran)
@@ -97,7 +90,7 @@ class Host:
         except Exception as error:  # noqa: BLE001
             self._failed = error
         with self._changed:
-            self._tell()
+            self._tell(anew=True)
             self._changed.notify_all()
 
     def _note(self, number: int, **phases: float) -> None:
@@ -135,19 +128,19 @@ class Host:
         """No further batch begins while it is paused."""
         with self._changed:
             self._paused = paused
-            self._tell()
+            self._tell(anew=False)
 
     def look(self) -> None:
         """Sees to it that a batch is planned if one is wanted now."""
         if self._coordinator.wants_batch != self._wanted:
             with self._changed:
-                self._tell()
+                self._tell(anew=False)
 
     def stop(self) -> None:
         """Lets the batch that is running end: Spark would throw away what it has done."""
         with self._changed:
             self._stopping = True
-            self._tell()
+            self._tell(anew=False)
         end = time.monotonic() + GRACE
         while self._busy() and time.monotonic() < end:
             self.wait(lambda: False, 0.02)

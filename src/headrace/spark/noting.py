@@ -41,10 +41,10 @@ class Notes:
             range_.begin(chunk)
             yield chunk
 
-    def received(self, rows: Sequence[Row], topics: Sequence[str]) -> None:
-        """Rows of other tasks; `topics` are those of which there can be any."""
-        _add(self._read, counted([rows], topics))
-        self._came += _samples(rows, self._keep, _of_row)
+    def received(self, rows: Sequence[Sequence[Row]], topics: Sequence[str]) -> None:
+        """Rows of other tasks, of an earlier batch and of this one; `topics` are those of which there can be any."""
+        _add(self._read, counted(rows, topics))
+        self._came += [sample for some in rows for sample in _samples(some, self._keep, _of_row)]
 
     def tally(
         self,

@@ -72,11 +72,10 @@ class Totals:
             tasks: Mapping[str, Mapping[str, int]] = {node: dict(some) for node, some in self._nodes.items()}
             nodes = {node: sum(some.values()) for node, some in tasks.items()}
             dead = None if self._dead_letters is None else self._sent[self._dead_letters]
-            return {
+            known = {
                 "batches": self._batches,
                 "nodes": nodes,
                 "tasks": tasks,
-                "edges": self._flows.edges(nodes),
                 "read": +self._read,
                 "sent": +self._sent,
                 "dead_letters": dead,
@@ -86,6 +85,7 @@ class Totals:
                 "restored_seconds": self._restored_ms / 1000,
                 "latency": self._latencies.copy(),
             }
+        return {**known, "edges": self._flows.edges(nodes)}
 
     def samples(self, node: str) -> list[Sample]:
         """The last records that went into a source or out of a sink, oldest first."""

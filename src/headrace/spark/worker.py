@@ -101,7 +101,7 @@ class Workshop:
             some = decode_rows(chunk.packed)
             consumed[chunk.attempt] = consumed.get(chunk.attempt, 0) + len(some)
             received += some
-        self._notes.received([*rows, *received], job.inner_topics(order.stage))
+        self._notes.received((rows, received), job.inner_topics(order.stage))
         with self._running(task_id):
             result, positions = self._run(task, order, orders, attempt, rows, received)
         sent, carried, outbox = self._router.route(result, task_id)

@@ -46,8 +46,8 @@ class Board:
         follower = self.follower
         return Observation(state=state_of(follower.storage, follower.epoch, self.clock.now()))
 
-    def status(self) -> dict[str, Any]:
-        shown = asdict(status_of(self.follower, self.observe(), self.clock.now()))
+    def status(self, seen: Observation | None = None) -> dict[str, Any]:
+        shown = asdict(status_of(self.follower, seen or self.observe(), self.clock.now()))
         shown["verdict"] = masked(shown["verdict"])
         shown["error"] = None if shown["error"] is None else masked(shown["error"])
         return shown
@@ -68,8 +68,8 @@ class Board:
             "entries": snapshot.count(name),
         }
 
-    def batches(self) -> list[dict[str, Any]]:
-        return batches_of(self.follower, self.observe())
+    def batches(self, seen: Observation | None = None) -> list[dict[str, Any]]:
+        return batches_of(self.follower, seen or self.observe())
 
     def graph(self) -> dict[str, Any]:
         """The topology, with what each node has taken in; from the checkpoint alone, its sub-topologies."""
@@ -103,9 +103,9 @@ class Board:
             "samples": [] if self.observed is None else [each._asdict() for each in self.observed.samples(name)],
         }
 
-    def durability(self) -> dict[str, Any]:
+    def durability(self, seen: Observation | None = None) -> dict[str, Any]:
         """What would be lost, and how long it would take to be back: nothing, and about this long."""
-        snapshot, seen = self.follower.snapshot, self.observe()
+        snapshot, seen = self.follower.snapshot, seen or self.observe()
         size = sum(snapshot.sizes.values())
         return {
             # The application may be a batch ahead of this copy.

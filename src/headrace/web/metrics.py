@@ -33,7 +33,7 @@ def routes(board: Board) -> list[Route]:
     registry = CollectorRegistry()
     registry.register(Collector(board))
 
-    async def metrics(request: Request) -> Response:
+    def metrics(request: Request) -> Response:  # not `async`, so in a thread: the log is asked for its ends
         return Response(generate_latest(registry), media_type=TEXT)
 
     return [Route("/metrics", metrics)]

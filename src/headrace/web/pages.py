@@ -67,7 +67,7 @@ class Pages:
             return failure(404, "NotFound", "there is no such file")
         return Response(_read(name), headers={"content-type": STATIC[name]})
 
-    async def health(self, request: Request) -> Response:
+    def health(self, request: Request) -> Response:
         try:
             status = self._board.status()
         except StoreNotReadyError:
@@ -88,21 +88,21 @@ class Pages:
         return response
 
     # ------------------------------------------------------------------------------------------------------- data
-    async def status(self, request: Request) -> Response:
+    # What is not `async` runs in a thread: the log is asked for its ends, and serdes of the user's decode records.
+    def status(self, request: Request) -> Response:
         return reply({**self._board.status(), "actions": list(self._actions())})
 
-    async def topology(self, request: Request) -> Response:
+    def topology(self, request: Request) -> Response:
         return reply(self._board.graph())
 
-    async def node(self, request: Request) -> Response:
-        """In a thread: serdes of the user's decode what is shown."""
-        found = await run_in_threadpool(self._board.node, request.path_params["name"])
+    def node(self, request: Request) -> Response:
+        found = self._board.node(request.path_params["name"])
         return failure(404, "NotFound", "the topology has no such node") if found is None else reply(found)
 
-    async def batches(self, request: Request) -> Response:
+    def batches(self, request: Request) -> Response:
         return reply({"batches": self._board.batches()})
 
-    async def durability(self, request: Request) -> Response:
+    def durability(self, request: Request) -> Response:
         return reply(self._board.durability())
 
     async def settings(self, request: Request) -> Response:
@@ -121,7 +121,7 @@ class Pages:
         try:
             while not self._over.is_set() and not await request.is_disconnected():
                 try:
-                    moving = self._moving(last)
+                    moving = await run_in_threadpool(self._moving, last)  # the log is asked for its ends
                 except StoreNotReadyError:
                     yield b"event: waiting\ndata: {}\n\n"
                 else:
@@ -141,11 +141,11 @@ class Pages:
     def _moving(self, last: int) -> dict[str, Any]:
         board, seen = self._board, self._board.observe()
         return {
-            "status": {**board.status(), "actions": list(self._actions())},
-            "durability": board.durability(),
+            "status": {**board.status(seen), "actions": list(self._actions())},
+            "durability": board.durability(seen),
             "counts": dict(seen.nodes),
             "edges": [[*edge, count] for edge, count in seen.edges.items()],
-            "batches": [batch for batch in board.batches() if batch["number"] > last],
+            "batches": [batch for batch in board.batches(seen) if batch["number"] > last],
             "stores": {store["name"]: store["entries"] for store in board.stores()},
         }
 
