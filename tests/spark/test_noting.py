@@ -179,3 +179,9 @@ def test_the_last_records_of_a_node_are_shown(totals):
         totals.add([receipt(task)], [tally(task, {}, {}, went=went)], clock=0, now=0)
     assert [sample.timestamp for sample in totals.samples("shout")] == list(range(20 - SHOWN, 20))
     assert totals.samples("unknown") == []
+
+
+def test_how_large_records_are_on_average_is_told():
+    records = Records([b"k", None, b"key"], [b"12345", b"1", None], [1, 2, 3])
+    assert noted([Chunk([0, 1, 2], records)], upto=2).sizes == {"lines": 3}
+    assert noted([], upto=0).sizes == {}

@@ -25,7 +25,7 @@ def rekeyed_join() -> Topology:
     return builder.build()
 
 
-def planned(folder: Path, at_most: int, **times: Any) -> list[Ends]:
+def planned(folder: Path, at_most: int, *, sizes: dict[str, int] | None = None, **times: Any) -> list[Ends]:
     """What is read of topics with records at these times, in one partition or several, from their beginning."""
     address, graph = f"file:{folder}/log", rekeyed_join().graph()
     log, positions = open_log(address), []
@@ -37,7 +37,7 @@ def planned(folder: Path, at_most: int, **times: Any) -> list[Ends]:
             if some:
                 records = Records([b"k"] * len(some), [b"v"] * len(some), some)
                 log.append([(TopicPartition(topic, partition), records)])
-    config = Config.of({"batch.max.records": at_most})
+    config = Config.of({"batch.max.records": at_most, "batch.max.bytes": 1000})
     job = Job("app", graph, plan(graph), config, {}, {}, address, "", "")
     control = Control(
         number=0,
@@ -47,6 +47,7 @@ def planned(folder: Path, at_most: int, **times: Any) -> list[Ends]:
         due=[],
         stream_time=-1,
         spoilt=[],
+        sizes=sizes or {},
     )
     try:
         return Planner(job, log).ends(control)
@@ -57,6 +58,12 @@ def planned(folder: Path, at_most: int, **times: Any) -> list[Ends]:
 def test_everything_is_read_where_it_is_not_too_much(tmp_path: Path):
     ends = planned(tmp_path, 10, events=[1, 2, 3], table=[7], elsewhere=[])
     assert ends == [("events", 0, 0, 3, False), ("table", 0, 0, 1, False)]
+
+
+def test_less_is_read_of_records_that_are_large(tmp_path: Path):
+    sizes = {"elsewhere": 400, "events": 10, "table": 5000}
+    ends = planned(tmp_path, 4, sizes=sizes, elsewhere=[1, 2, 3, 4, 5], events=[1, 2], table=[1])
+    assert ends == [("elsewhere", 0, 0, 2, True), ("events", 0, 0, 2, False), ("table", 0, 0, 1, False)]
 
 
 def test_topics_that_meet_in_a_deeper_task_are_read_up_to_the_first_record_that_is_left(tmp_path: Path):

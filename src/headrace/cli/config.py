@@ -13,6 +13,7 @@ MEANINGS = {
     "application.id": "the name of the application: of its checkpoint, and of its deliveries in the log",
     "auto.create.topics.enable": "make topics that the topology names and the log does not have; else that is refused",
     "auto.offset.reset": "where to begin in a topic without a position: earliest, latest, none or by_duration:PT…",
+    "batch.max.bytes": "how many bytes of a partition a batch reads at most, going by the batch before",
     "batch.max.records": "how many records of a partition a batch reads at most",
     "bootstrap.servers": "the log: file:DIRECTORY, or the brokers of a Kafka cluster",
     "buffered.records.per.partition": "how many records of a partition wait in memory while others are older",

@@ -29,6 +29,7 @@ class Config:
     auto_create_topics_enable: bool = True  # topics that are named and not there
     auto_offset_reset: str | int = "earliest"  # or latest, none, by_duration:PT..., or so many ms back
     batch_max_records: int = 200_000  # of one partition, in one batch; ours
+    batch_max_bytes: int = 64 * 1024 * 1024  # the same, as far as it can be told from the batch before; ours
     bootstrap_servers: str | None = None
     buffered_records_per_partition: int = 1000
     commit_interval_ms: int = 100
@@ -95,6 +96,7 @@ _READERS: dict[str, Callable[[Any], Any]] = {
     "auto_create_topics_enable": values.yes_or_no,
     "auto_offset_reset": values.offset_reset,
     "batch_max_records": values.positive,
+    "batch_max_bytes": values.positive,
     "bootstrap_servers": values.text,
     "buffered_records_per_partition": values.positive,
     "commit_interval_ms": values.milliseconds,

@@ -23,6 +23,7 @@ class Control(msgspec.Struct, frozen=True):
     spoilt: list[tuple[int, int]]  # tasks whose state cannot be read any more from the checkpoint
     paused: bool = False  # no further batch
     wanted: bool = False  # a batch, though there may be nothing to read
+    sizes: dict[str, int] = {}  # bytes of a record, by topic, as far as there have been any
 
 
 def write_control(path: Path, control: Control) -> None:

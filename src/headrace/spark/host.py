@@ -62,7 +62,8 @@ class Host:
         if anew:
             self._standing = control_of(self._coordinator.ledger, self._coordinator.spoilt, self._stream_time)
         idle, self._wanted = self._paused or self._stopping or self._failed is not None, self._coordinator.wants_batch
-        write_control(self._control, msgspec.structs.replace(self._standing, paused=idle, wanted=self._wanted))
+        told = msgspec.structs.replace(self._standing, paused=idle, wanted=self._wanted, sizes=dict(self._totals.sizes))
+        write_control(self._control, told)
 
     def _commit(self, frame: DataFrame, _: int) -> None:
         """Collects the receipts of a batch, and makes it happen.

@@ -74,6 +74,7 @@ class Notes:
             restored=self.restored,
             came=self._came,
             went=went,
+            sizes={at.topic: range_.size for at, range_ in self._ranges.items() if range_.timestamps},
         )
         return wire.encode(tally)
 
@@ -85,7 +86,7 @@ class _Range:
         self._stride = stride
         self._last: Chunk | None = None
         self._used = 0  # records of the last chunk
-        self.count, self.timestamps = 0, list[int]()
+        self.count, self.timestamps, self._bytes = 0, list[int](), 0
 
     def begin(self, chunk: Chunk) -> None:
         if self._last is not None:
@@ -100,9 +101,16 @@ class _Range:
     def _use(self, upto: int) -> None:
         if self._last is not None:
             first = -self.count % self._stride
-            self.timestamps += self._last.records.timestamps[first : upto : self._stride]
+            records, some = self._last.records, slice(first, upto, self._stride)
+            self.timestamps += records.timestamps[some]
+            self._bytes += sum(map(len, filter(None, (*records.keys[some], *records.values[some]))))
             self.count += upto
             self._used = upto
+
+    @property
+    def size(self) -> int:
+        """Bytes of a record, on average."""
+        return self._bytes // len(self.timestamps)
 
     def samples(self, at: TopicPartition, keep: int) -> Iterator[Sample]:
         """The last records that were used."""

@@ -18,6 +18,7 @@ from headrace.spark.control import Control
 from headrace.spark.job import Job
 
 PATIENCE = 100  # ms
+AT_FIRST = 20_000  # records, until it is known how large they are
 # Topic, partition, first offset and the one after the last, and whether the log holds more.
 Ends = tuple[str, int, int, int, bool]
 
@@ -26,7 +27,8 @@ class Planner:
     """Plans batches of at most so many records of a partition."""
 
     def __init__(self, job: Job, log: Log) -> None:
-        self._log, self._job, self._at_most = log, job, job.config.batch_max_records
+        self._log, self._job = log, job
+        self._most_records, self._most_bytes = job.config.batch_max_records, job.config.batch_max_bytes
         self._meeting, self._told = meeting_stages(job), -1
         # Global tables are read up to where they are at the start before anything else, as in Kafka Streams.
         self._first = {at: extent.end for at, extent in log.extents(sorted(job.global_topics)).items()}
@@ -40,7 +42,10 @@ class Planner:
         self._first = {at: end for at, end in self._first.items() if positions.get(at, end) < end}
         if self._first:
             positions = {at: offset for at, offset in positions.items() if at in self._first}
-        ends = {at: min(last.get(at, offset), offset + self._at_most) for at, offset in positions.items()}
+        ends = {
+            at: min(last.get(at, offset), offset + self._at_most(control.sizes.get(at.topic)))
+            for at, offset in positions.items()
+        }
         for stages in self._meeting:
             group = {at: end for at, end in ends.items() if any(self._job.reads(stage, at.topic) for stage in stages)}
             self._align(group, last, ends)
@@ -49,6 +54,11 @@ class Planner:
             for at, offset in positions.items()
             if ends[at] > offset
         ]
+
+    def _at_most(self, size: int | None) -> int:
+        """How many records of a partition a batch reads, if they have that many bytes; None: nobody knows yet."""
+        fitting = AT_FIRST if size is None else self._most_bytes // max(1, size)
+        return max(1, min(self._most_records, fitting))
 
     def must_run(self, control: Control, clock: int) -> bool:
         """Whether there is something to do besides reading."""

@@ -29,10 +29,11 @@ class Totals:
         self._latencies = Latencies()
         self._samples: defaultdict[str, deque[Sample]] = defaultdict(lambda: deque(maxlen=SHOWN))
         self._batches = 0
+        self.sizes: dict[str, int] = {}  # bytes of a record, by topic, in the last batch that had any
 
     def add(self, receipts: Iterable[Receipt], tallies: Iterable[wire.Tally], clock: int, now: int) -> None:
         """Of a batch that was committed `now`; its own clock stood at `clock` when it was planned."""
-        attempts = {receipt.attempt: receipt for receipt in receipts}
+        attempts, sizes = {receipt.attempt: receipt for receipt in receipts}, dict[str, int]()
         with self._lock:
             self._batches += 1
             for receipt in attempts.values():
@@ -41,7 +42,10 @@ class Totals:
             for tally in tallies:
                 if tally.attempt in attempts:
                     self._count(tally)
+                    for topic, size in tally.sizes.items():
+                        sizes[topic] = max(size, sizes.get(topic, 0))
                     self._latencies.add(tally.ages, tally.aged, now - clock)
+            self.sizes = {**self.sizes, **sizes}
 
     def _count(self, tally: wire.Tally) -> None:
         flows, task = self._flows, str(TaskId(tally.stage, tally.partition))

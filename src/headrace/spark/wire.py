@@ -71,6 +71,7 @@ class Tally(NamedTuple):
     restored: tuple[str, int, float] | None  # if state was not ready: how it came, its entries, and ms
     came: list[Sample]
     went: list[Sample]
+    sizes: Mapping[str, int] = {}  # bytes of a record of the log, on average, by topic
 
 
 class Batch(NamedTuple):
