@@ -1,6 +1,7 @@
 """What is counted of an attempt at a task, and what all of it adds up to."""
 
 import re
+from dataclasses import replace
 
 import pytest
 
@@ -135,12 +136,13 @@ def test_counts_are_those_of_the_nodes_by_which_records_come_and_go(totals):
             tally(events, {"events-7": 2}, {}),
             tally(TaskId(9, 9), {"lines": 1000}, {}),  # whose receipt is not there: a part that was run again
         ]
-        totals.add([receipt(first, 500), receipt(second, 400), receipt(events)], tallies, clock=1000, now=1100)
+        lost = replace(receipt(second, 400), dropped={"late": 1})
+        totals.add([receipt(first, 500), lost, receipt(events)], tallies, clock=1000, now=1100)
     seen = totals.observed()
     assert (seen["batches"], seen["read"], seen["sent"]) == (
         2, {"lines": 20, "events-7": 4}, {"shouts": 8, "counts": 6, "letters": 2},
     )  # fmt: skip
-    assert seen["dead_letters"] == 2
+    assert (seen["dead_letters"], seen["dropped"]) == (2, {f"{second}": {"late": 2}})
     assert seen["nodes"]["shout"] == 8
     assert seen["tasks"]["tell"] == {f"{second}": 6}
     assert seen["stream_times"] == {f"{first}": 500, f"{second}": 400}

@@ -32,6 +32,7 @@ class Observation:
     nodes: Mapping[str, int] = field(default_factory=dict[str, int])  # records that sources took in and sinks sent out
     tasks: Mapping[str, Mapping[str, int]] = field(default_factory=dict[str, Mapping[str, int]])  # the same by task
     edges: Mapping[tuple[str, str], int] = field(default_factory=dict[tuple[str, str], int])  # as far as it is known
+    dropped: Mapping[str, Mapping[str, int]] = field(default_factory=dict[str, Mapping[str, int]])  # by task and reason
     dead_letters: int | None = None  # None: there is no topic for them
     stream_times: Mapping[str, int] = field(default_factory=dict[str, int])  # by task
     restored: Mapping[str, int] = field(default_factory=dict[str, int])  # how often, by how

@@ -25,6 +25,7 @@ class Totals:
         self._nodes: defaultdict[str, Counter[str]] = defaultdict(Counter)  # by node and task
         self._read, self._sent = Counter[str](), Counter[str]()  # by topic
         self._stream_times: dict[str, int] = {}
+        self._dropped: defaultdict[str, Counter[str]] = defaultdict(Counter)  # by task and reason
         self._restored, self._restored_entries, self._restored_ms = Counter[str](), 0, 0.0
         self._latencies = Latencies()
         self._samples: defaultdict[str, deque[Sample]] = defaultdict(lambda: deque(maxlen=SHOWN))
@@ -39,6 +40,8 @@ class Totals:
             for receipt in attempts.values():
                 if receipt.stream_time >= 0:
                     self._stream_times[str(receipt.task)] = receipt.stream_time
+                if receipt.dropped:
+                    self._dropped[str(receipt.task)].update(receipt.dropped)
             for tally in tallies:
                 if tally.attempt in attempts:
                     self._count(tally)
@@ -82,6 +85,7 @@ class Totals:
                 "tasks": tasks,
                 "read": +self._read,
                 "sent": +self._sent,
+                "dropped": {task: dict(reasons) for task, reasons in self._dropped.items()},
                 "dead_letters": dead,
                 "stream_times": dict(self._stream_times),
                 "restored": dict(self._restored),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -77,6 +78,16 @@ class Board:
         if self.topology is not None:
             return {**self.topology.as_dict(), "counts": dict(self.observe().nodes)}
         return {"subtopologies": _coarse(snapshot.fingerprint), "counts": {}}
+
+    def dropped(self, seen: Observation) -> dict[int, dict[str, int]]:
+        """Records that each sub-topology left out, by reason; what runs there is known by what its sources took in."""
+        found: dict[int, dict[str, int]] = {}
+        for group in self.topology.subtopologies if self.topology is not None else ():
+            tasks = {task for node in group.nodes if node.kind == "Source" for task in seen.tasks.get(node.name, {})}
+            reasons = sum((Counter(seen.dropped.get(task, {})) for task in tasks), Counter[str]())
+            if reasons:
+                found[group.number] = dict(sorted(reasons.items()))
+        return found
 
     def node(self, name: str) -> dict[str, Any] | None:
         """A node with its tasks and the last records that went through it; None if there is none of that name."""

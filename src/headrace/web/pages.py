@@ -143,6 +143,7 @@ class Pages:
         return {
             "status": {**board.status(seen), "actions": list(self._actions())},
             "durability": board.durability(seen),
+            "dropped": {str(number): reasons for number, reasons in board.dropped(seen).items()},
             "counts": dict(seen.nodes),
             "edges": [[*edge, count] for edge, count in seen.edges.items()],
             "batches": [batch for batch in board.batches(seen) if batch["number"] > last],

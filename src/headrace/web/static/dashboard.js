@@ -145,6 +145,7 @@ const show = (told) => {
   showStatus(told.status);
   showDurability(told.durability);
   showRates(told.status, told.counts, told.edges);
+  graph?.tellDropped(told.dropped);
   follow();
   counts(told.stores);
   showBatches();

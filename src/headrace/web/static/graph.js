@@ -62,10 +62,14 @@ export const draw = (place, topology, choose) => {
   const { boxes, groups, width, height } = placed(topology.subtopologies);
   const svg = make("svg", { width, height, viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": "topology" });
   const at = new Map(boxes.map((box) => [box.node.name, box]));
-  const along = new Map(), labels = [];
+  const along = new Map(), badges = new Map(), labels = [];
   for (const { group, x, y, width: w, height: h } of groups) {
     svg.append(make("rect", { class: "group", x, y, width: w, height: h, rx: 8 }));
-    svg.append(make("text", { class: "group-name", x: x + 8, y: y + 14 }, `sub-topology ${group.id}${group.global ? " (global)" : ""}`));
+    const name = make("text", { class: "group-name", x: x + 8, y: y + 14 }, `sub-topology ${group.id}${group.global ? " (global)" : ""}`);
+    const badge = make("tspan", { class: "dropped", dx: 10 });
+    name.append(badge);
+    badges.set(String(group.id), badge);
+    svg.append(name);
   }
   for (const { node, x, y } of boxes) {
     for (const other of node.to.map((name) => at.get(name)).filter(Boolean)) {
@@ -112,5 +116,9 @@ export const draw = (place, topology, choose) => {
     lags.get(node.name).textContent = waiting;
   };
   const tellEdge = (from, to, rate) => { const label = along.get(`${from}\n${to}`); if (label) label.textContent = rate; };
-  return { nodes: topology.subtopologies.flatMap((group) => group.nodes), tell, tellEdge, topicsOf };
+  const tellDropped = (dropped) => badges.forEach((badge, group) => {
+    const reasons = Object.entries(dropped[group] ?? {});
+    badge.textContent = reasons.length ? `dropped ${reasons.map(([reason, count]) => `${count.toLocaleString("en")} (${reason})`).join(", ")}` : "";
+  });
+  return { nodes: topology.subtopologies.flatMap((group) => group.nodes), tell, tellDropped, tellEdge, topicsOf };
 };
