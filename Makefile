@@ -2,13 +2,14 @@
 # make check      formatting, lint, types, layers and sizes
 # make test-fast  the tests that need neither Spark nor a broker
 # make test       everything
+# make test-faults  kills and broken brokers, many of them; FAULTS=50 says how many, SEED=… repeats what was printed
 # make bench      records per second: beside the peers on Kafka (an hour and more), of one core, beside Spark's own ways
 
 PYTHON ?= python3
 BIN := .venv/bin
 INSTALLED := .venv/.installed
 
-.PHONY: .venv java demo check test-fast test bench clean
+.PHONY: .venv java demo check test-fast test test-faults bench clean
 
 .venv: $(INSTALLED)
 
@@ -44,6 +45,10 @@ test-fast: $(INSTALLED)
 
 test: java check
 	$(BIN)/python -m pytest -q -n 2
+
+test-faults: $(INSTALLED) java
+	HEADRACE_FAULTS=$(or $(FAULTS),20) HEADRACE_SEED=$(SEED) \
+		$(BIN)/python -m pytest -q -rP tests/faults tests/kafka/test_delivery_faults.py
 
 bench: $(INSTALLED) java
 	$(BIN)/python -m benchmarks.peers

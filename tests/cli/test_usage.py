@@ -12,7 +12,7 @@ from headrace.cli.programs import names
 COMMANDS = [
     "run", "demo", "topology", "topics", "produce", "consume", "groups", "reset", "doctor", "config",
     "query", "state", "checkpoint", "status", "top", "pause", "resume", "snapshot", "dashboard",
-    "replica",
+    "replica", "broker",
 ]  # fmt: skip
 
 

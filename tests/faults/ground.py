@@ -11,6 +11,7 @@ import sys
 import threading
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,8 @@ from headrace.commit import MemoryHome, open_storage, read_ledger, restore
 from headrace.commit.chain import read_delta
 from headrace.commit.ledger import manifest_numbers
 from headrace.log.filelog import FileLog
+from headrace.log.open import open_log
+from headrace.log.protocol import Log
 from headrace.model.ids import TaskId, TopicPartition
 from tests.faults import programs
 from tests.faults.killing import Kill
@@ -39,7 +42,7 @@ class Ground:
         self.program: programs.Program = getattr(programs, program)
         self.scene = Scene(program, str(folder), config=config or {}, **more)
         folder.mkdir(parents=True, exist_ok=True)
-        with self.log() as log:
+        with closing(self.log()) as log:
             self.program.begin(log)
         self.fed = self.program.lines
 
@@ -50,8 +53,8 @@ class Ground:
         other.scene = msgspec.structs.replace(self.scene, folder=str(folder))
         return other
 
-    def log(self) -> FileLog:
-        return FileLog(self.folder / "log", clean_every=None)
+    def log(self) -> Log:
+        return open_log(self.scene.log) if self.scene.log else FileLog(self.folder / "log", clean_every=None)
 
     def live(self, *kills: Kill, environment: dict[str, str] | None = None) -> Life:
         """Starts the application; it runs until it is killed, or nothing is left to do."""
@@ -80,7 +83,7 @@ class Ground:
 
     def feed(self, count: int) -> None:
         """Writes more input."""
-        with self.log() as log:
+        with closing(self.log()) as log:
             self.program.feed(log, range(self.fed, self.fed + count))
         self.fed += count
 
@@ -90,8 +93,9 @@ class Ground:
 
     def outputs(self) -> dict[TopicPartition, list[Row]]:
         """All that was written, by partition."""
-        with self.log() as log:
-            places = [at for at in log.extents(list(log.topics())) if at.topic != "lines"]
+        with closing(self.log()) as log:
+            own = [name for name in log.topics() if name not in {"lines", "app-delivered"}]
+            places = log.extents(own)
             return {at: [row for chunk in log.read(at, 0) for row in chunk.rows()] for at in sorted(places)}
 
     def stores(self) -> dict[TaskId, list[tuple[bytes, bytes]]]:
@@ -142,6 +146,11 @@ class Life:
 
     def landed(self) -> int:
         return len(list(self.folder.glob("landed-*")))
+
+    def victims(self, number: int) -> list[int]:
+        """Whom a kill has met; nobody as long as it has not."""
+        file = self.folder / f"landed-{number}"
+        return [int(process) for process in file.read_text().split()] if file.exists() else []
 
     def end(self) -> int:
         """Waits for the end of the process itself; what it leaves behind goes on."""

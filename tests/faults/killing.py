@@ -8,6 +8,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 DRIVER, HOME, WORKERS, EXECUTOR, HANG = "driver", "home", "workers", "executor", "hang"
+ZOMBIE, BROKER, STALL = "zombie", "broker", "stall"
+TRANSACTION = "transaction"  # of Kafka, when it is committed: a step that only tests know
+_STOPPED = {HANG, ZOMBIE, STALL}
 
 
 class Kill(NamedTuple):
@@ -32,17 +35,29 @@ class Killer:
     def land(self, number: int, kill: Kill) -> None:
         if not once(self.folder / f"landed-{number}"):
             return
-        signal_ = signal.SIGSTOP if kill.whom == HANG else signal.SIGKILL
-        for process in self.victims(kill.whom):
-            os.kill(process, signal_)
+        victims = self.victims(kill.whom)
+        if kill.whom == ZOMBIE:
+            self.abandon()
+        (self.folder / f"landed-{number}").write_text(" ".join(map(str, victims)))
+        for process in victims:
+            os.kill(process, signal.SIGSTOP if kill.whom in _STOPPED else signal.SIGKILL)
+
+    def abandon(self) -> None:
+        """As if this home were on a host that is cut off: nobody finds it, and whoever waits for it is gone."""
+        for path in addresses_of(os.getpid()):
+            path.unlink(missing_ok=True)
+        for process in self.victims(WORKERS):
+            os.kill(process, signal.SIGKILL)
 
     def victims(self, whom: str) -> list[int]:
         """Tasks run in a home, which is in the process group of Spark's worker daemon, a child of the executor."""
         match whom:
             case "driver" | "hang":
                 return [self.driver]
-            case "home":
+            case "home" | "zombie":
                 return [os.getpid()]
+            case "broker" | "stall":
+                return [int((self.folder.parent / "broker").read_text())]
             case "workers":
                 return [process for process in processes() if parent_of(process) == os.getpgrp()]
             case _:
@@ -67,6 +82,14 @@ def once(file: Path) -> bool:
     except FileExistsError:
         return False
     return True
+
+
+def addresses_of(process: int) -> set[Path]:
+    """Where a process can be reached on this machine: the names of its sockets."""
+    files = list(Path(f"/proc/{process}/fd").iterdir())
+    sockets = {file.readlink() for file in files if file.is_symlink()}
+    fields = [line.split() for line in Path("/proc/net/unix").read_text().splitlines()[1:]]
+    return {Path(row[7]) for row in fields if len(row) > 7 and Path(f"socket:[{row[6]}]") in sockets}
 
 
 def processes() -> list[int]:

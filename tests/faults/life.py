@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 import threading
@@ -14,9 +15,11 @@ from pyspark import SparkContext
 
 from headrace.app import Application
 from headrace.commit.errors import AlreadyRunningError
+from headrace.commit.steps import AtStep, step
+from headrace.log.kafka import delivering
 from headrace.spark.session import session
 from tests.faults import programs
-from tests.faults.killing import Kill, Killer
+from tests.faults.killing import TRANSACTION, Kill, Killer
 
 SCENE = "LIFE_SCENE"
 
@@ -26,6 +29,7 @@ class Scene(msgspec.Struct):
 
     program: str
     folder: str  # of log, checkpoint and local state
+    log: str = ""  # its address, if it is elsewhere
     kills: list[Kill] = []
     config: dict[str, Any] = {}
     checkpoint: str = ""
@@ -38,11 +42,14 @@ class Scene(msgspec.Struct):
         here = Path(self.folder)
         program: programs.Program = getattr(programs, self.program)
         return Application(
-            "app", program.build(), f"file:{here}/log",
+            "app", program.build(), self.log or f"file:{here}/log",
             checkpoint=self.checkpoint or str(here / "checkpoint"), state_dir=str(here / "state"), spark=spark,
             config={**program.config, **self.config},
-            at_step=Killer(here / f"life-{self.life}", os.getpid(), self.kills),
+            at_step=self.killer(),
         )  # fmt: skip
+
+    def killer(self) -> Killer:
+        return Killer(Path(self.folder) / f"life-{self.life}", os.getpid(), self.kills)
 
 
 def app() -> Application:
@@ -52,6 +59,9 @@ def app() -> Application:
 
 def main(path: str) -> None:
     scene = msgspec.json.decode(Path(path).read_bytes(), type=Scene)
+    logging.basicConfig(format="%(levelname)s: %(message)s")
+    if scene.log:
+        tell_of_transactions(scene.killer())
     stop_what_a_dead_driver_left()
     spark = session(scene.master) if scene.master else session()
     app = scene.application(spark)
@@ -61,6 +71,26 @@ def main(path: str) -> None:
         tables = {name: [(key, plain(value)) for key, value in app.store(name).all()] for name in scene.tables}
     Path(path).with_name("tables").write_bytes(msgspec.json.encode(tables))
     spark.stop()
+
+
+class Told:
+    """A producer that tells when a transaction is committed."""
+
+    def __init__(self, producer: Any, at_step: AtStep) -> None:
+        self._producer, self._at_step = producer, at_step
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._producer, name)
+
+    def commit_transaction(self, timeout: float) -> None:
+        with step(TRANSACTION, self._at_step):
+            self._producer.commit_transaction(timeout)
+
+
+def tell_of_transactions(at_step: AtStep) -> None:
+    """What is killed may be in the middle of a delivery to Kafka."""
+    make = delivering.make
+    delivering.make = lambda *given: Told(make(*given), at_step)
 
 
 def start(app: Application, patient: bool) -> None:

@@ -21,10 +21,11 @@ class Program(NamedTuple):
     lines: int
     partitions: int = 1
     config: dict[str, Any] = CACHE_OFF
+    outputs: tuple[str, ...] = ("out",)
 
     def begin(self, log: Log) -> None:
-        log.create_topic("lines", self.partitions)
-        log.create_topic("out", self.partitions)
+        for topic in ("lines", *self.outputs):
+            log.create_topic(topic, self.partitions)
         self.feed(log, range(self.lines))
 
     def feed(self, log: Log, numbers: range) -> None:
@@ -35,10 +36,10 @@ class Program(NamedTuple):
             log.append([(TopicPartition("lines", part), records)])
 
 
-def count_words(window: int = 50) -> Topology:
+def count_words(window: int = 50, value: Any = serde.STRING) -> Topology:
     """Two levels, both of which write to one topic, and a window store."""
     builder = StreamsBuilder()
-    lines = builder.stream("lines", **TEXTS)
+    lines = builder.stream("lines", key=serde.STRING, value=value)
     lines.map_values(str.upper).to("out", **TEXTS)
     words = lines.flat_map_values(str.split).group_by(lambda _, word: word, **TEXTS)
     words.count(store="counts").to_stream().map_values(str).to("out", **TEXTS)
@@ -85,6 +86,16 @@ def line(number: int) -> str:
     return " ".join([f"first{number % 7}", *("abcdefgh"[(number + i) % 8] for i in range(1 + number % 3))])
 
 
+def picky(raw: bytes) -> str:
+    if raw.startswith(b"first6"):
+        raise ValueError(f"{raw.decode()} is not what we are used to")
+    return raw.decode()
+
+
+DEAD_LETTERS = {"deserialization.exception.handler": "dead_letter", "errors.dead.letter.queue.topic.name": "dead"}
 WORDS = Program(count_words, 60)
 OTHER = Program(lambda: count_words(70), 60)
+LETTERS = Program(
+    lambda: count_words(value=serde.serde_of(str.encode, picky)), 60, 2, {**CACHE_OFF, **DEAD_LETTERS}, ("out", "dead")
+)
 MANY = Program(watch_words, 30, partitions=3, config={})

@@ -8,7 +8,7 @@ import resource
 import sqlite3
 import subprocess
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 import pytest
@@ -64,7 +64,7 @@ def test_logs_that_cannot_be_used_are_refused(ground: Callable[..., Ground]):
     place = ground("WORDS")
     place.run()
     before = place.outputs()
-    with place.log() as log:
+    with closing(place.log()) as log:
         log.alter_config("lines", {"max.message.bytes": 20_000_000})
         noise = seeded(7).randbytes(5 << 20).hex().encode()  # so much that it is a file
         log.append([(TopicPartition("lines", 0), Records([b"k"], [noise], [700]))])

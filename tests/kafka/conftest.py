@@ -1,5 +1,5 @@
 """Tests here need a broker."""
 
-from tests.kafka.fixtures import broker_address, warm
+from tests.kafka.fixtures import broker_address, guarded, warm
 
-__all__ = ["broker_address", "warm"]
+__all__ = ["broker_address", "guarded", "warm"]

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 import pytest
 
 from headrace.log.kafka import KafkaLog
+from headrace.testing import KafkaBroker
 from tests.kafka.shared_broker import shared_broker
 
 
@@ -22,3 +23,11 @@ def warm(broker_address: str) -> Iterator[KafkaLog]:
     """A log whose clients are connected: a producer needs half a second for that."""
     with KafkaLog(broker_address) as log:
         yield log
+
+
+@pytest.fixture(scope="session")
+def guarded() -> Iterator[KafkaBroker]:
+    """A broker with users, which compacts topics as soon as it can."""
+    users = {"ada": "secret", "bob": "hush"}
+    with KafkaBroker(users=users, settings={"log.cleaner.backoff.ms": "100"}) as broker:
+        yield broker

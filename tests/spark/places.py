@@ -15,12 +15,12 @@ PATIENCE = 60.0
 class Place:
     """A log, a checkpoint and a state directory for one test."""
 
-    def __init__(self, folder: Path) -> None:
-        self.folder, self.log = folder, f"file:{folder}/log"
+    def __init__(self, folder: Path, log: str | None = None, name: str = "life") -> None:
+        self.folder, self.log, self.name = folder, log or f"file:{folder}/log", name
 
     def app(self, topology: Topology, **options: Any) -> Application:
         options = {"checkpoint": str(self.folder / "checkpoint"), "state_dir": str(self.folder / "state")} | options
-        return Application("life", topology, self.log, **options)
+        return Application(self.name, topology, self.log, **options)
 
     def create(self, *topics: str, partitions: int = 1) -> None:
         with Admin(self.log) as admin:

@@ -17,6 +17,7 @@ from headrace.commit.manifest import Outbox
 from headrace.commit.names import CHECKPOINT, manifest_name
 from headrace.commit.sealed import seal, unseal
 from headrace.commit.storage import Storage
+from headrace.model.ids import TopicPartition
 
 MAGIC = b"HRI1"
 _log = logging.getLogger(__name__)
@@ -49,6 +50,12 @@ def recover(storage: Storage, keep: int) -> Ledger:
 def read_fingerprint(storage: Storage) -> Fingerprint | None:
     """What the checkpoint presumes of the topology: internal topics must keep their numbers of partitions."""
     return recover(storage, 1).fingerprint
+
+
+def read_positions(storage: Storage) -> dict[TopicPartition, tuple[int, str]]:
+    """Up to where partitions were read, each with the id of its topic."""
+    ledger = recover(storage, 1)
+    return {at: (offset, ledger.topics.get(at.topic, "")) for at, offset in ledger.positions.items()}
 
 
 # ------------------------------------------------------------------------------------------------------- whose it is

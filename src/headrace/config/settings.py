@@ -152,7 +152,12 @@ def _read(name: str, value: Any, reader: Callable[[Any], Any]) -> Any:
 
 
 # What is handed on to the clients of a Kafka log.
-_OF_CLIENTS = ("admin.", "consumer.", "producer.", "sasl.", "security.", "ssl.")
+# What Kafka's clients share may stand without a prefix; the rest needs that of a kind of client.
+SHARED_BY_CLIENTS = (
+    "broker.", "client.", "connections.", "enable.sasl.", "enable.ssl.", "metadata.", "reconnect.", "sasl.",
+    "security.", "socket.", "ssl.",
+)  # fmt: skip
+_OF_CLIENTS = ("admin.", "consumer.", "producer.", "default.api.timeout.ms", *SHARED_BY_CLIENTS)
 
 
 def _name_once(extra: Mapping[str, Any]) -> None:

@@ -18,6 +18,12 @@ class QueryStoppedError(StreamsError):
     retriable = True
 
 
+class OvertakenError(QueryStoppedError):
+    """Retention has removed what was about to be read: where to go on is planned anew."""
+
+    retriable = False  # not in the task, whose range is what it is
+
+
 class State(StrEnum):
     """Kafka Streams' states of an application."""
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from headrace.model.ids import TaskId
 from headrace.spark import wire
@@ -15,7 +15,8 @@ def ordered(
 ) -> dict[tuple[int, int], bytes]:
     """The orders of a batch, packed, by level and slot."""
     versions = {(stage, partition): (at, attempt) for stage, partition, at, attempt in control.versions}
-    carried, ranges = set(control.carried), ranges_of(job, ends)
+    positions = {(topic, partition): offset for topic, partition, offset in control.positions}
+    carried, ranges = set(control.carried), ranges_of(job, ends, positions)
     shared = job.config.stream_time_scope == "application"
     due = {(stage, partition) for stage, partition, when in control.due if when <= clock}
     by_place: dict[tuple[int, int], list[wire.Order]] = {}
@@ -35,7 +36,9 @@ def ordered(
     }
 
 
-def ranges_of(job: Job, ends: Iterable[tuple[str, int, int, int, bool]]) -> dict[TaskId, list[wire.Range]]:
+def ranges_of(
+    job: Job, ends: Iterable[tuple[str, int, int, int, bool]], positions: Mapping[tuple[str, int], int]
+) -> dict[TaskId, list[wire.Range]]:
     """Which task reads what of the log."""
     ranges: dict[TaskId, list[wire.Range]] = {}
     for topic, partition, first, last, more in ends:
@@ -43,5 +46,6 @@ def ranges_of(job: Job, ends: Iterable[tuple[str, int, int, int, bool]]) -> dict
         if topic in job.global_topics:
             readers.append(TaskId(job.global_stage, 0))
         for task in readers:
-            ranges.setdefault(task, []).append(wire.Range(topic, partition, first, last, more))
+            lost = max(0, first - positions.get((topic, partition), first))
+            ranges.setdefault(task, []).append(wire.Range(topic, partition, first, last, more, lost))
     return ranges

@@ -11,11 +11,12 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 
-from headrace.log.protocol import Log
+from headrace.log.protocol import Extent, Log
 from headrace.model.clock import SystemClock
 from headrace.model.ids import TopicPartition
 from headrace.spark.control import Control
 from headrace.spark.job import Job
+from headrace.spark.topics import starts_by_policy
 
 PATIENCE = 100  # ms
 AT_FIRST = 20_000  # records, until it is known how large they are
@@ -42,6 +43,8 @@ class Planner:
         self._first = {at: end for at, end in self._first.items() if positions.get(at, end) < end}
         if self._first:
             positions = {at: offset for at, offset in positions.items() if at in self._first}
+        overtaken = self._overtaken(positions, extents)
+        positions |= overtaken
         ends = {
             at: min(last.get(at, offset), offset + self._at_most(control.sizes.get(at.topic)))
             for at, offset in positions.items()
@@ -50,15 +53,25 @@ class Planner:
             group = {at: end for at, end in ends.items() if any(self._job.reads(stage, at.topic) for stage in stages)}
             self._align(group, last, ends)
         return [
-            (at.topic, at.partition, offset, ends[at], last[at] > ends[at])
+            (at.topic, at.partition, offset, max(ends[at], offset), last[at] > ends[at])
             for at, offset in positions.items()
-            if ends[at] > offset
+            if ends[at] > offset or at in overtaken
         ]
 
     def _at_most(self, size: int | None) -> int:
         """How many records of a partition a batch reads, if they have that many bytes; None: nobody knows yet."""
         fitting = AT_FIRST if size is None else self._most_bytes // max(1, size)
         return max(1, min(self._most_records, fitting))
+
+    def _overtaken(
+        self, positions: Mapping[TopicPartition, int], extents: Mapping[TopicPartition, Extent]
+    ) -> dict[TopicPartition, int]:
+        """Where to go on with partitions whose next records retention has removed, if a reset policy says where.
+
+        Otherwise they are left as they are, so that to read them is an error.
+        """
+        lost = {at: extents[at] for at, offset in positions.items() if at in extents and offset < extents[at].earliest}
+        return starts_by_policy(self._log, self._job.graph, self._job.config, lost) if lost else {}
 
     def must_run(self, control: Control, clock: int) -> bool:
         """Whether there is something to do besides reading."""

@@ -12,7 +12,7 @@ from typing import Any
 
 from headrace.commit.coordinator import Coordinator, Habits, World
 from headrace.commit.fingerprint import fingerprint_of
-from headrace.commit.recovery import read_fingerprint
+from headrace.commit.recovery import read_fingerprint, read_positions
 from headrace.commit.storage import Storage, open_storage
 from headrace.errors import ConfigError, StreamsError
 from headrace.log.creating import Creating
@@ -31,7 +31,7 @@ from headrace.spark.job import Job
 from headrace.spark.session import session
 from headrace.spark.setup import Setup
 from headrace.spark.shipping import is_local
-from headrace.spark.topics import first_positions, prepare_topics, topics_read
+from headrace.spark.topics import await_ends, first_positions, prepare_topics, topics_read
 from headrace.spark.totals import Totals
 
 _log = logging.getLogger(__name__)
@@ -103,14 +103,16 @@ class Run:
 
     def _coordinator(self, storage: Storage, job: Job) -> Coordinator:
         setup = self._setup
-        self._partitions = {name: self._log.topic(name).partitions for name in self.topics}
+        found = {name: self._log.topic(name) for name in self.topics}
+        self._known = {name: (topic.partitions, topic.id) for name, topic in found.items()}
+        await_ends(self._log, read_positions(storage), {name: topic.id for name, topic in found.items()})
         tasks = {number: count for number, count in job.tasks.items() if number in job.plan.stages}
         return Coordinator.open(
             storage,
             Creating(self._log),
             setup.application_id,
             fingerprint_of(setup.graph, job.plan, setup.config, tasks=tasks, partitions=job.partitions),
-            topics={name: self._log.topic(name).id for name in self.topics},
+            topics={name: topic.id for name, topic in found.items()},
             positions=first_positions(self._log, setup.graph, setup.config, self.topics),
             habits=Habits(exactly_once=setup.config.processing_guarantee == "exactly_once"),
             world=World(at_step=setup.at_step, delivered=self._delivered),
@@ -131,7 +133,7 @@ class Run:
 
     # -------------------------------------------------------------------------------------------------- while it runs
     def look(self) -> bool:
-        """Raises what went wrong; False if topics have appeared or grown, so that the run must be planned anew."""
+        """Raises what went wrong; False if topics are not what they were, so that the run must be planned anew."""
         self._heart.check()
         self.coordinator.check()
         if self._host is not None:
@@ -142,7 +144,7 @@ class Run:
         self._looked = time.monotonic()
         topics = self._log.topics()
         read = topics_read(self._setup.graph, self._setup.application_id, topics)
-        return {name: topics[name].partitions for name in read & topics.keys()} == self._partitions
+        return {name: (topics[name].partitions, topics[name].id) for name in read & topics.keys()} == self._known
 
     def settled(self) -> bool:
         """Whether everything in the log has been processed and delivered."""

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 
 from headrace.config import Config
 from headrace.errors import StreamsError
-from headrace.log.protocol import Log
+from headrace.log.protocol import Extent, Log
 from headrace.model.clock import SystemClock
 from headrace.model.ids import TopicPartition
 from headrace.topology.graph import Graph
 from headrace.topology.nodes import Sink, Source
+
+_PATIENCE, _LOOK_AGAIN = 10.0, 0.1  # seconds
 
 
 def topics_read(graph: Graph, application: str, existing: Mapping[str, object]) -> set[str]:
@@ -49,15 +52,22 @@ def first_positions(log: Log, graph: Graph, config: Config, topics: set[str]) ->
     perhaps in Java; else by the reset policy of their source, or of the application.
     """
     group = log.committed(config.application_id) if config.application_id else {}
-    extents, resets = log.extents(sorted(topics)), {topic: reset_of(graph, config, topic) for topic in topics}
+    extents = log.extents(sorted(topics))
+    known = {at: group[at] for at in extents if at in group}
+    return known | starts_by_policy(log, graph, config, {at: extents[at] for at in extents if at not in known})
+
+
+def starts_by_policy(
+    log: Log, graph: Graph, config: Config, extents: Mapping[TopicPartition, Extent]
+) -> dict[TopicPartition, int]:
+    """Where to begin with partitions by the reset policies of their topics; none for those that have none."""
+    resets = {at.topic: reset_of(graph, config, at.topic) for at in extents}
     ago = {at: SystemClock().now() - back for at in extents if isinstance(back := resets[at.topic], int)}
     since = log.offsets_for_times(ago) if ago else {}
     starts: dict[TopicPartition, int] = {}
     for at, extent in extents.items():
         reset = resets[at.topic]
-        if at in group:
-            starts[at] = group[at]
-        elif reset == "earliest":
+        if reset == "earliest":
             starts[at] = extent.earliest
         elif reset != "none":
             found = since.get(at)
@@ -72,3 +82,17 @@ def reset_of(graph: Graph, config: Config, topic: str) -> str | int:
         if reads and source.offset_reset is not None:
             return source.offset_reset
     return config.auto_offset_reset
+
+
+def await_ends(log: Log, read: Mapping[TopicPartition, tuple[int, str]], ids: Mapping[str, str]) -> None:
+    """Waits until the log shows all that was read of it: a broker that has just started may need a moment for that.
+
+    A log that has really lost something is found out by whoever compares it with the checkpoint.
+    """
+    wanted = {at: offset for at, (offset, topic_id) in read.items() if ids.get(at.topic) == topic_id}
+    topics, end = sorted({at.topic for at in wanted}), time.monotonic() + _PATIENCE
+    while topics and time.monotonic() < end:
+        extents = log.extents(topics)
+        if all(extents[at].end >= offset for at, offset in wanted.items() if at in extents):
+            return
+        time.sleep(_LOOK_AGAIN)

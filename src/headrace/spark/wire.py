@@ -16,13 +16,17 @@ SCHEMA = "slot int, message binary"
 
 
 class Range(NamedTuple):
-    """What to read of one partition of the log; `more`: the log holds more than that."""
+    """What to read of one partition of the log; `more`: the log holds more than that.
+
+    `lost` offsets before it were never read: retention was quicker.
+    """
 
     topic: str
     partition: int
     start: int
     end: int
     more: bool
+    lost: int = 0
 
 
 class Order(NamedTuple):

@@ -31,6 +31,7 @@ from headrace.spark import wire
 from headrace.spark.home import Handler, Homes, Message
 from headrace.spark.job import Job
 from headrace.spark.noting import Notes, counted
+from headrace.spark.retained import chunks_of, with_lost
 from headrace.spark.routing import Router
 from headrace.spark.shipping import failed, load_job, located
 from headrace.state.engine import Version
@@ -115,7 +116,7 @@ class Workshop:
             outputs=outbox,
             carried=carried,
             positions=positions,
-            dropped=result.dropped,
+            dropped=with_lost(order.ranges, result.dropped),
             due=task.next_tick,
             stream_time=task.here.stream_time,
             sent={target: len(some) for target, some in sent.items()},
@@ -192,8 +193,7 @@ class Workshop:
     def _read(self, range_: wire.Range) -> Iterator[Stretch]:
         """A range of the log."""
         at = TopicPartition(range_.topic, range_.partition)
-        chunks = self.log.read(at, range_.start, range_.end, topic_id=self.job.topics.get(at.topic))
-        return stretches(at, self._notes.reading(at, chunks))
+        return stretches(at, self._notes.reading(at, chunks_of(self.log, self.job, range_)))
 
     def _partitions(self, topic: str) -> int | None:
         name = topic.removeprefix(f"{self.job.application}-")

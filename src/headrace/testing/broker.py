@@ -18,6 +18,7 @@ from types import TracebackType
 from typing import IO, Self
 
 from headrace.errors import StreamsError
+from headrace.testing.door import Door
 from headrace.testing.jars import kafka_jars
 
 # Short-lived and beside the tests that use it: the JIT compiler's second stage and a parallel GC would only compete.
@@ -69,6 +70,9 @@ class KafkaBroker:
     `address` is what `open_log` and `Application(log=...)` take, `bootstrap` what Kafka's own clients take. The jars
     are fetched once. For tests of faults there are `kill`, `restart`, `pause`, `resume`. `settings` are the broker's,
     `java_options` those of its JVM: without them it is one that starts fast and takes little.
+
+    With `users`, passwords by name, it has a second address for them, with TLS and SASL, where they may do what ACLs
+    allow: `secured`, and what clients need there: `settings_of("ada")`. The first address is for whoever makes ACLs.
     """
 
     def __init__(
@@ -77,15 +81,21 @@ class KafkaBroker:
         settings: dict[str, str] | None = None,
         *,
         java_options: Sequence[str] = _JVM,
+        users: dict[str, str] | None = None,
+        port: int = 0,
     ) -> None:
         java = _java()
         self._is_own_directory = directory is None
         self.directory = Path(tempfile.mkdtemp(prefix="headrace-broker-") if directory is None else directory)
-        self.port, self._controller = _free_port(), _free_port()
+        self.port, self._controller = port or _free_port(), _free_port()
         self._command = [java, *java_options, f"-Dlog4j2.configurationFile={self.directory}/log4j2.properties"]
         self._command += ["-cp", f"{kafka_jars(java)}/*"]
         self._process: subprocess.Popen[bytes] | None = None
-        self._set_up(settings or {})
+        self.directory.mkdir(parents=True, exist_ok=True)
+        self._door = Door(self.directory, java, _free_port(), users) if users else None
+        self._set_up(
+            {**(self._door.broker_settings(self.port, self._controller) if self._door else {}), **(settings or {})}
+        )
         self._start()
 
     @property
@@ -95,6 +105,21 @@ class KafkaBroker:
     @property
     def address(self) -> str:
         return f"kafka://{self.bootstrap}"
+
+    @property
+    def secured(self) -> str:
+        """The address for users."""
+        return f"kafka://127.0.0.1:{self._guarded.port}"
+
+    def settings_of(self, user: str) -> dict[str, str]:
+        """What the clients of a user need: to be given to `Application(config=...)` or `open_log`."""
+        return self._guarded.client_settings(user)
+
+    @property
+    def _guarded(self) -> Door:
+        if self._door is None:
+            raise StreamsError('the broker knows no users: KafkaBroker(users={"ada": "secret"})')
+        return self._door
 
     @property
     def output(self) -> Path:
@@ -148,7 +173,6 @@ class KafkaBroker:
         return self._process
 
     def _set_up(self, settings: dict[str, str]) -> None:
-        self.directory.mkdir(parents=True, exist_ok=True)
         fixed = _SETTINGS.format(port=self.port, controller=self._controller, data=self.directory / "data")
         lines = [f"{name}={value}\n" for name, value in settings.items()]
         self._properties.write_text(fixed + "".join(lines), encoding="utf-8")

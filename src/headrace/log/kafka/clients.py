@@ -22,7 +22,7 @@ kafka: Any = confluent_kafka  # its types are incomplete
 administration: Any = confluent_kafka.admin
 _LOGGER = logging.getLogger("headrace.log.kafka")
 _IDLE_READERS = 8
-_READING = {
+READING = {
     "group.id": "headrace",  # one has to be given; nothing is ever committed for it
     "enable.auto.commit": False,
     "enable.auto.offset.store": False,
@@ -49,6 +49,7 @@ class Reader:
         self.at: TopicPartition | None = None
         self.position = -1
         self.rest: list[Any] = []  # messages that belong to the range that comes next
+        self.upto = -1  # it has given all that there is before this offset, and does not say so again
 
     def stay(self, at: TopicPartition, position: int, rest: list[Any]) -> None:
         """More will be read from here: the consumer goes on fetching it."""
@@ -68,13 +69,23 @@ class Clients:
         self._admin: Any = None
         self._readers: list[Reader] = []
         self._is_closed = False
+        self._trouble: Any = None
 
     @property
     def admin(self) -> Any:
         with self._lock:
             if self._admin is None:
-                self._admin = make("admin", self.settings)
+                self._admin = make("admin", self.settings, {"error_cb": self._note})
             return self._admin
+
+    def _note(self, error: Any) -> None:
+        self._trouble = error
+
+    def trouble(self) -> Any:
+        """Why nobody answers, if the client for administration knows: credentials, for one."""
+        self._trouble = None
+        self.admin.poll(0)
+        return self._trouble
 
     @contextmanager
     def reader(self, at: TopicPartition, position: int) -> Generator[Reader]:
@@ -108,7 +119,7 @@ class Clients:
             for reader in (*standing, *free):
                 self._readers.remove(reader)
                 return reader
-        return Reader(make("consumer", self.settings, _READING))
+        return Reader(make("consumer", self.settings, READING))
 
     def close(self) -> None:
         with self._lock:

@@ -16,6 +16,7 @@ from typing import Any
 from headrace.errors import StreamsError
 from headrace.log.errors import FencedError, LogUnavailableError, TopicExistsError
 from headrace.log.kafka.appending import BATCH, Checking, Load, send
+from headrace.log.kafka.asking import Wait
 from headrace.log.kafka.clients import Clients, kafka, make
 from headrace.log.kafka.reading import Reading
 from headrace.log.kafka.topics import Topics
@@ -27,6 +28,8 @@ _KEY = b"delivered"
 _BARRIER = b"barrier"
 _LOOK_BACK = 64  # offsets, at first: a delivery takes two
 _LOOK_AGAIN = 0.002  # seconds
+_PURGED = {kafka.KafkaError._PURGE_QUEUE, kafka.KafkaError._PURGE_INFLIGHT}  # noqa: SLF001 - public names
+_NOT_WRITABLE = kafka.KafkaError.TOPIC_AUTHORIZATION_FAILED
 _LOGGER = logging.getLogger("headrace.log.kafka")
 
 
@@ -52,14 +55,15 @@ def due(application: str, number: int, last: int) -> bool:
 class Line:
     """A transactional producer of an application, and the last batch that was delivered."""
 
-    def __init__(self, clients: Clients, application: str, batch: int) -> None:
-        self.batch, self._patience, self.last = batch, clients.settings.patience, -1
-        fixed = {"transactional.id": f"{application}-delivery", "batch.size": batch}
+    def __init__(self, clients: Clients, topics: Topics, application: str, batch: int) -> None:
+        self.batch, self._settings, self._topics, self.last = batch, clients.settings, topics, -1
+        self._id = f"{application}-delivery"
+        fixed = {"transactional.id": self._id, "batch.size": batch}
         self._producer = make("producer", clients.settings, fixed)
         try:
-            self._producer.init_transactions(self._patience)
+            self._patiently(self._producer.init_transactions)
         except kafka.KafkaException as error:
-            found = _fenced_or(error)
+            found = self._fenced_or(error)
             if code_of(error) in NO_ANSWER or error.args[0].retriable():
                 raise UnclearError(str(found)) from error
             raise found from error
@@ -69,41 +73,64 @@ class Line:
         producer, ends, failed = self._producer, dict[TopicPartition, int](), list[Any]()
 
         def note(error: Any, message: Any) -> None:
+            at = TopicPartition(message.topic(), message.partition())
             if error is not None:
-                failed.append(error)
+                failed.append((at, error))
             else:
-                ends[TopicPartition(message.topic(), message.partition())] = message.offset()
+                ends[at] = message.offset()
 
         try:
             producer.begin_transaction()
             try:
                 send(producer, load, [note] * len(load), of_all=False)
-                producer.commit_transaction(self._patience)
+                self._patiently(producer.commit_transaction)
             except kafka.KafkaException as error:
                 if not error.args[0].txn_requires_abort():
                     raise
-                reason = failed[0] if failed else error.args[0]
-                producer.abort_transaction(self._patience)
-                raise translated(reason, "a delivery") from error
+                self._patiently(producer.abort_transaction)
+                raise self._explained(error, failed) from error
         except kafka.KafkaException as error:
-            found = _fenced_or(error)
+            found = self._fenced_or(error)
             raise found if isinstance(found, FencedError) else UnclearError(str(found)) from error
         self.last = last
         return ends
 
+    def _explained(self, error: BaseException, failed: Sequence[tuple[TopicPartition, Any]]) -> StreamsError:
+        """Why a transaction could not be; what it left behind in the client is no reason, but says where."""
+        reasons = [found for found in failed if found[1].code() not in _PURGED]
+        if reasons:
+            return translated(reasons[0][1], f"{self._doing} to {reasons[0][0]}")
+        names = sorted({at.topic for at, _ in failed})
+        if names and code_of(error) == _NOT_WRITABLE:
+            names = self._topics.not_writable(names) or names
+        return translated(error.args[0], " to ".join(filter(None, [self._doing, ", ".join(names)])))
+
+    @property
+    def _doing(self) -> str:
+        return f"a delivery as {self._id!r}"
+
+    def _patiently(self, call: Callable[[float], None]) -> None:
+        """What the client could not bring to its end in time goes on when it is called again."""
+        wait = Wait(self._doing, self._settings.servers, self._settings.patience)
+        while True:
+            try:
+                return call(wait.slice())
+            except kafka.KafkaException as error:
+                if code_of(error) not in NO_ANSWER or not error.args[0].retriable() or wait.left <= 0:
+                    raise
+                wait.tell()
+
+    def _fenced_or(self, error: BaseException) -> StreamsError:
+        """Whoever was fenced is told so."""
+        if code_of(error) not in FENCED:
+            return translated(error.args[0], self._doing)
+        return FencedError(
+            "another instance of the application has taken over its deliveries, or this one was silent for longer than "
+            f"the cluster allows: {error.args[0].str()}. If no other one runs, start it again"
+        )
+
     def close(self) -> None:
         self._producer.purge()
-
-
-def _fenced_or(error: BaseException) -> StreamsError:
-    """Whoever was fenced is told so."""
-    found = translated(error.args[0], "a delivery")
-    if code_of(error) not in FENCED:
-        return found
-    return FencedError(
-        "another instance of the application has taken over its deliveries, or this one was silent for longer than the "
-        f"cluster allows: {error.args[0].str()}. If no other one runs, start it again"
-    )
 
 
 class Delivering:
@@ -191,7 +218,7 @@ class Delivering:
             line = None
         if line is None:
             self._see_to_topic(marker_topic(application))
-            line = Line(self._clients, application, batch)
+            line = Line(self._clients, self._topics, application, batch)
             # The transactions of earlier producers have ended by now, but a broker that has just started may hide the
             # end of a partition for a moment. What is behind a record of our own is all there was.
             own = (TopicPartition(marker_topic(application), 0), Records([_BARRIER], [b""], [max(_now(), 1)]))

@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
-from headrace.log.errors import GroupInUseError, LogBusyError, UnknownGroupError
-from headrace.log.kafka.clients import Clients, kafka
+from headrace.log.errors import GroupInUseError, UnknownGroupError
+from headrace.log.kafka.asking import answers, ask
+from headrace.log.kafka.clients import READING, Clients, kafka, make
 from headrace.log.kafka.topics import Topics
-from headrace.log.kafka.trouble import code_of, explained
+from headrace.log.kafka.trouble import MOVING, NO_ANSWER, REFUSED, code_of, explained
 from headrace.log.protocol import Group
 from headrace.model.ids import TopicPartition
 
 _code = kafka.KafkaError
 _IN_USE = {_code.NON_EMPTY_GROUP, _code.UNKNOWN_MEMBER_ID, _code.ILLEGAL_GENERATION, _code.REBALANCE_IN_PROGRESS}
-_ASK_AGAIN = 0.05  # seconds
+_ASK_AGAIN, _LONGEST = 0.05, 5.0  # seconds
+_VOICES = 8
 _DEAD = kafka.ConsumerGroupState.DEAD
+_AWAY = {*MOVING, *NO_ANSWER, _code._WAIT_COORD}  # noqa: SLF001 - a public name
 
 
 class Groups:
@@ -24,10 +28,14 @@ class Groups:
 
     def __init__(self, clients: Clients, topics: Topics) -> None:
         self._clients, self._topics, self._patience = clients, topics, clients.settings.patience
+        self._lock = threading.Lock()
+        self._voices: dict[str, Any] = {}  # by group
 
     def all(self) -> dict[str, Group]:
-        with explained("listing the groups"):
-            listed = self._clients.admin.list_consumer_groups(request_timeout=self._patience).result().valid
+        admin, doing = self._clients.admin, "listing the groups"
+        asked = answers(self._clients, doing, lambda length: {0: admin.list_consumer_groups(request_timeout=length)})
+        with explained(doing):
+            listed = asked[0].result().valid
         names = sorted(group.group_id for group in listed)
         described = self._described(names)
         return {
@@ -39,32 +47,60 @@ class Groups:
     def _described(self, names: list[str]) -> dict[str, Any]:
         if not names:
             return {}
-        with explained(f"describing the groups {', '.join(names)}"):
-            asked = self._clients.admin.describe_consumer_groups(names, request_timeout=self._patience)
+        admin, doing = self._clients.admin, f"describing the groups {', '.join(names)}"
+        asked = answers(
+            self._clients, doing, lambda length: admin.describe_consumer_groups(names, request_timeout=length)
+        )
+        with explained(doing):
             return {name: future.result() for name, future in asked.items()}
 
     def committed(self, group: str) -> dict[TopicPartition, int]:
-        """Where a group goes on, also while its coordinator starts."""
+        """Where a group goes on."""
+        with explained(f"asking for the offsets of the group {group!r}"):
+            found = self._patiently(group, self._committed)
+        return {TopicPartition(at.topic, at.partition): at.offset for at in sorted(found) if at.offset >= 0}
+
+    def _committed(self, consumer: Any) -> list[Any]:
+        topics = ask(self._clients, "listing the topics", lambda length: consumer.list_topics(timeout=length)).topics
+        places = [kafka.TopicPartition(name, part) for name, topic in topics.items() for part in topic.partitions]
+        return consumer.committed(places, timeout=min(self._patience, _LONGEST)) if places else []
+
+    def _patiently(self, group: str, call: Callable[[Any], list[Any]]) -> list[Any]:
+        """Calls again while the coordinator of a group is away, or starts."""
         end = time.monotonic() + self._patience
+        consumer = self._voice(group)
         while True:
             try:
-                return self._committed(group)
-            except LogBusyError:
-                if time.monotonic() > end:
+                found = call(consumer)
+                _raise_first(found)
+            except kafka.KafkaException as error:
+                for said in consumer.consume(10, 0):  # such as why there is no coordinator
+                    if said.error() is not None and said.error().code() in REFUSED:
+                        raise kafka.KafkaException(said.error()) from error
+                if code_of(error) not in _AWAY or time.monotonic() > end:
                     raise
                 time.sleep(_ASK_AGAIN)
+            else:
+                return found
 
-    def _committed(self, group: str) -> dict[TopicPartition, int]:
-        wanted = kafka.ConsumerGroupTopicPartitions(group)
-        with explained(f"asking for the offsets of {group!r}"):
-            try:
-                asked = self._clients.admin.list_consumer_group_offsets([wanted], request_timeout=self._patience)
-                found = asked[group].result().topic_partitions
-            except kafka.KafkaException as error:
-                if code_of(error) != _code.GROUP_ID_NOT_FOUND:
-                    raise
-                return {}
-        return {TopicPartition(at.topic, at.partition): at.offset for at in sorted(found) if at.offset >= 0}
+    def _voice(self, group: str) -> Any:
+        """A consumer that speaks for a group without being a member.
+
+        The client for administration could do the same, but ends the whole process if the coordinator of a group has
+        just moved or the connection to it breaks.
+        """
+        with self._lock:
+            if group not in self._voices:
+                self._voices[group] = make("consumer", self._clients.settings, {**READING, "group.id": group})
+                while len(self._voices) > _VOICES:
+                    self._voices.pop(next(iter(self._voices))).close()
+            return self._voices[group]
+
+    def close(self) -> None:
+        with self._lock:
+            for consumer in self._voices.values():
+                consumer.close()
+            self._voices.clear()
 
     def commit(self, group: str, offsets: Mapping[TopicPartition, int]) -> None:
         """Sets offsets while nobody is reading."""
@@ -72,11 +108,9 @@ class Groups:
         if not offsets:
             return
         places = [kafka.TopicPartition(*at, offset) for at, offset in offsets.items()]
-        wanted = kafka.ConsumerGroupTopicPartitions(group, places)
-        with explained(f"setting the offsets of {group!r}"):
+        with explained(f"setting the offsets of the group {group!r}"):
             try:
-                asked = self._clients.admin.alter_consumer_group_offsets([wanted], request_timeout=self._patience)
-                _raise_first(asked[group].result().topic_partitions)
+                self._patiently(group, lambda consumer: consumer.commit(offsets=places, asynchronous=False))
             except kafka.KafkaException as error:
                 if code_of(error) not in _IN_USE:
                     raise

@@ -38,7 +38,7 @@ class _Parts:
         self.groups, self.members = Groups(self.clients, self.topics), Members(self.clients, clock)
 
     def close(self) -> None:
-        for part in (self.members, self.appending, self.delivering, self.clients):
+        for part in (self.members, self.groups, self.appending, self.delivering, self.clients):
             part.close()
 
 

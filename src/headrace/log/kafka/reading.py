@@ -5,9 +5,11 @@ from __future__ import annotations
 import time
 from bisect import bisect_left
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from headrace.log.errors import LogBusyError, LogUnavailableError, OffsetOutOfRangeError, UnknownTopicError
+from headrace.log.kafka.asking import Wait, answers, ask
 from headrace.log.kafka.clients import Clients, Reader, administration, kafka
 from headrace.log.kafka.topics import Topics
 from headrace.log.kafka.trouble import NO_ANSWER, explained, translated
@@ -22,6 +24,8 @@ _Message: Any = kafka.Message
 _KEY, _VALUE, _OFFSET = _Message.key, _Message.value, _Message.offset
 _TIMESTAMP, _HEADERS, _ERROR = _Message.timestamp, _Message.headers, _Message.error
 _END = kafka.KafkaError._PARTITION_EOF  # noqa: SLF001 - a public name
+# The client connects again by itself, and looks for the coordinator of a group that nothing is committed for.
+_PASSING = {*NO_ANSWER, kafka.KafkaError.GROUP_AUTHORIZATION_FAILED}
 # The client takes the time 0 for "now". It is written as -1, which Kafka's own clients show as "no timestamp".
 NO_TIME = -1
 
@@ -62,22 +66,34 @@ class Reading:
         end = time.monotonic() + self._patience
         while True:
             try:
-                with explained("asking for offsets"):
-                    asked = [self._ask(some) for some in wanted]
-                    return [{at: future.result().offset for at, future in some.items()} for some in asked]
+                return self._asked(wanted)
             except LogBusyError:
                 if time.monotonic() > end:
                     raise
                 time.sleep(_ASK_AGAIN)
                 self._topics.names()  # so that the client learns where partitions are now
 
-    def _ask(self, wanted: Mapping[TopicPartition, Any]) -> dict[TopicPartition, Any]:
+    def _asked(self, wanted: Sequence[Mapping[TopicPartition, Any]]) -> list[dict[TopicPartition, int]]:
+        doing = f"asking for the offsets of {', '.join(sorted({at.topic for some in wanted for at in some}))}"
+        found: list[dict[TopicPartition, int]] = [{} for _ in wanted]
+        for (number, at), future in answers(self._clients, doing, partial(self._ask_all, wanted)).items():
+            with explained(f"asking for the offsets of {at}"):
+                found[number][at] = future.result().offset
+        return found
+
+    def _ask_all(
+        self, wanted: Sequence[Mapping[TopicPartition, Any]], length: float
+    ) -> dict[tuple[int, TopicPartition], Any]:
+        asked = [self._ask(some, length) for some in wanted]
+        return {(number, at): future for number, some in enumerate(asked) for at, future in some.items()}
+
+    def _ask(self, wanted: Mapping[TopicPartition, Any], length: float) -> dict[TopicPartition, Any]:
         """Futures of offsets; the latest one is that up to which transactions have ended."""
         if not wanted:
             return {}
         specs = {kafka.TopicPartition(*at): spec for at, spec in wanted.items()}
         level = kafka.IsolationLevel.READ_COMMITTED
-        asked = self._clients.admin.list_offsets(specs, isolation_level=level, request_timeout=self._patience)
+        asked = self._clients.admin.list_offsets(specs, isolation_level=level, request_timeout=length)
         return {TopicPartition(at.topic, at.partition): future for at, future in asked.items()}
 
     def offsets_for_times(self, times: Mapping[TopicPartition, int]) -> dict[TopicPartition, int | None]:
@@ -141,47 +157,54 @@ class Reading:
         """The messages of a range as they come; with the last ones come those that lie behind it."""
         consumer, waiting = reader.consumer, reader.rest
         if (reader.at, reader.position) != (at, start):
-            waiting = []
+            waiting, reader.upto = [], -1
             # Without this look the client finds out where a topic is that is new to it only a second later.
-            consumer.list_topics(at.topic, timeout=self._patience)
+            ask(self._clients, f"reading {at}", lambda length: consumer.list_topics(at.topic, timeout=length))
             consumer.assign([kafka.TopicPartition(*at, start)])
-        deadline = time.monotonic() + self._patience
+        wait = self._wait(at)
         while True:
             # The first call waits; it would wait for as many records as it is to give, if these were more than one.
-            messages = waiting or consumer.consume(1, 1.0)
+            messages = waiting or consumer.consume(1, 0 if reader.upto >= end else 1.0)
             waiting = []
             messages += consumer.consume(_AT_ONCE, 0)
-            good, rest = _sorted_out(messages, at, end)
+            good, rest = _sorted_out(reader, messages, at, end)
             if good or rest is not None:
                 yield good, rest
-                deadline = time.monotonic() + self._patience
+                wait = self._wait(at)
             if rest is not None:
                 return
-            if time.monotonic() > deadline:
-                raise LogUnavailableError(f"reading {at} got no answer for {self._patience:g} seconds")
+            if wait.left < 0:
+                raise LogUnavailableError(
+                    f"reading {at} got no answer for {self._patience:g} s. Are the brokers running, and reachable?"
+                )
+            wait.tell()
+
+    def _wait(self, at: TopicPartition) -> Wait:
+        return Wait(f"reading {at}", self._clients.settings.servers, self._patience)
 
 
-def _sorted_out(messages: list[Any], at: TopicPartition, end: int) -> tuple[list[Any], list[Any] | None]:
+def _sorted_out(
+    reader: Reader, messages: list[Any], at: TopicPartition, end: int
+) -> tuple[list[Any], list[Any] | None]:
     """The records before the end, and, once it was reached, those behind it.
 
     Aborted records and the marks of transactions are not shown, nor what compaction removed: so the end is reached with
     the last record before it, with any at or behind it, or with the end of the partition.
     """
-    is_over = False
     errors: list[Any] = list(map(_ERROR, messages))
     if any(errors):
         for message, error in zip(messages, errors, strict=True):
             if error is None:
                 continue
             if error.code() == _END:
-                is_over = is_over or message.offset() >= end  # not the end of long ago
-            elif error.code() not in NO_ANSWER:  # the client connects again by itself
+                reader.upto = max(reader.upto, message.offset())
+            elif error.code() not in _PASSING:
                 raise _trouble(error, at)
         messages = [message for message, error in zip(messages, errors, strict=True) if error is None]
     if messages and messages[-1].offset() >= end - 1:
         upto = bisect_left(messages, end, key=_OFFSET)
         return messages[:upto], messages[upto:]
-    return messages, [] if is_over else None
+    return messages, [] if reader.upto >= end else None
 
 
 def _trouble(error: Any, at: TopicPartition) -> Exception:

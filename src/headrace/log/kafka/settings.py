@@ -6,14 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from headrace.config.settings import SHARED_BY_CLIENTS
 from headrace.errors import ConfigError
 
 Kind = Literal["admin", "consumer", "producer"]
-# What all clients share may stand without a prefix; other names without one are not theirs.
-_SHARED = (
-    "broker.", "client.", "connections.", "enable.sasl.", "enable.ssl.", "metadata.", "reconnect.", "sasl.",
-    "security.", "socket.", "ssl.",
-)  # fmt: skip
 _PATIENCE = "default.api.timeout.ms"  # how long a call waits for an answer
 _FOR_ALL = {"reconnect.backoff.max.ms": 1000}  # as Java's clients do; it would be ten seconds
 _USUAL: dict[Kind, dict[str, Any]] = {
@@ -40,7 +36,7 @@ class ClientSettings:
         >>> ClientSettings("host:9092", given).of("admin", {})
         {'reconnect.backoff.max.ms': 1000, 'sasl.username': 'ada', 'bootstrap.servers': 'host:9092'}
         """
-        shared = {name: value for name, value in self.given.items() if name.startswith(_SHARED)}
+        shared = {name: value for name, value in self.given.items() if name.startswith(SHARED_BY_CLIENTS)}
         prefix = f"{kind}."
         own = {name.removeprefix(prefix): value for name, value in self.given.items() if name.startswith(prefix)}
         return {**_FOR_ALL, **_USUAL[kind], **shared, **own, **fixed, "bootstrap.servers": self.servers}

@@ -5,11 +5,13 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 from headrace.errors import ConfigError
 from headrace.log.configs import DEFAULTS, WITHOUT_EFFECT, checked_config, checked_name
 from headrace.log.errors import LogBusyError, TopicExistsError, UnknownTopicError
+from headrace.log.kafka.asking import answers, ask
 from headrace.log.kafka.clients import Clients, administration, kafka
 from headrace.log.kafka.trouble import code_of, explained
 from headrace.log.protocol import Topic
@@ -54,8 +56,9 @@ class Topics:
     # ----------------------------------------------------------------------------------------------------- looking
     def names(self) -> list[str]:
         """All but those of Kafka itself."""
-        with explained("listing the topics"):
-            found = self._clients.admin.list_topics(timeout=self._patience).topics
+        found = ask(
+            self._clients, "listing the topics", lambda length: self._clients.admin.list_topics(timeout=length).topics
+        )
         return sorted(name for name in found if not name.startswith("__"))
 
     def all(self) -> dict[str, Topic]:
@@ -88,9 +91,10 @@ class Topics:
         found: dict[str, Topic | None] = dict.fromkeys(names)
         if not legal:
             return found
-        with explained(f"describing {', '.join(legal)}"):
-            asked = self._clients.admin.describe_topics(kafka.TopicCollection(legal), request_timeout=self._patience)
-            for name, future in asked.items():
+        for name, future in answers(
+            self._clients, f"describing {', '.join(legal)}", partial(self._describe, legal)
+        ).items():
+            with explained(f"describing the topic {name!r}"):
                 try:
                     found[name] = self._topic(name, future.result())
                 except kafka.KafkaException as error:
@@ -98,16 +102,35 @@ class Topics:
                         raise
         return found
 
+    def _describe(self, names: Sequence[str], length: float) -> dict[str, Any]:
+        return self._clients.admin.describe_topics(kafka.TopicCollection(names), request_timeout=length)
+
     def _topic(self, name: str, description: Any) -> Topic:
         return Topic(
             name, str(description.topic_id), len(description.partitions), TopicSettings(lambda: self._settings(name))
         )
 
     def _settings(self, name: str) -> dict[str, str]:
-        with explained(f"reading the settings of {name}"):
-            resource = administration.ConfigResource(_RESOURCE, name)
-            (future,) = self._clients.admin.describe_configs([resource], request_timeout=self._patience).values()
-            return {entry.name: entry.value or "" for entry in sorted(future.result().values(), key=_name)}
+        doing, resource = f"reading the settings of the topic {name!r}", administration.ConfigResource(_RESOURCE, name)
+        asked = answers(
+            self._clients,
+            doing,
+            lambda length: self._clients.admin.describe_configs([resource], request_timeout=length),
+        )
+        with explained(doing):
+            found = asked[resource].result()
+        return {entry.name: entry.value or "" for entry in sorted(found.values(), key=_name)}
+
+    def not_writable(self, names: Sequence[str]) -> list[str]:
+        """Topics for which an ACL for writing is missing."""
+        asked = self._clients.admin.describe_topics(
+            kafka.TopicCollection(names), include_authorized_operations=True, request_timeout=self._patience
+        )
+        write = administration.AclOperation.WRITE
+        with explained(f"describing {', '.join(names)}"):
+            return [
+                name for name, future in asked.items() if write not in (future.result().authorized_operations or ())
+            ]
 
     # ---------------------------------------------------------------------------------------------------- changing
     def create(self, name: str, partitions: int, config: Mapping[str, str | int]) -> Topic:

@@ -51,7 +51,9 @@ _REFUSALS = {
     _code.TRANSACTIONAL_ID_AUTHORIZATION_FAILED: "an ACL for the transactional id is missing",
     _code._AUTHENTICATION: "the credentials are not accepted",  # noqa: SLF001
     _code.SASL_AUTHENTICATION_FAILED: "the credentials are not accepted",
+    _code._SSL: "no secure connection can be made",  # noqa: SLF001
 }
+REFUSED = set(_REFUSALS)  # waiting would not help
 
 
 def code_of(error: BaseException) -> int:

@@ -1,0 +1,243 @@
+"""Applications whose log is a Kafka cluster, while drivers, workers and brokers are killed or stand still.
+
+Somebody reads what is committed all the time, and must see exactly what a run on the embedded log has written that was
+never disturbed. HEADRACE_FAULTS says how many kills by chance there are: `make test-faults` is the long form.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from headrace.commit.steps import BATCH, DELIVERY, DELTA_WRITTEN, MARKER, MERGE, PURGE, RECEIPT, TASK_RUN
+from headrace.log.kafka import KafkaLog
+from headrace.model.ids import TopicPartition
+from headrace.testing import KafkaBroker
+from headrace.testing.broker import _answers
+from tests.faults.ground import PATIENCE, Ground, Life, Row
+from tests.faults.killing import BROKER, HANG, HOME, STALL, TRANSACTION, WORKERS, ZOMBIE, Kill
+from tests.faults.witness import Line, Witness
+
+pytestmark = [pytest.mark.spark, pytest.mark.kafka, pytest.mark.slow]
+
+SHORT = 3
+KILLS = int(os.environ.get("HEADRACE_FAULTS", SHORT))
+IS_LONG = KILLS > SHORT
+QUICK = {"socket.timeout.ms": 1000, "socket.connection.setup.timeout.ms": 1000, "reconnect.backoff.max.ms": 200}
+SMALL: dict[str, Any] = {"batch.max.records": 2, "receipt.max.bytes": 0, **QUICK}
+HASTY = {**SMALL, "default.api.timeout.ms": 2000}  # gives up before a broker is back
+STEPS = (*BATCH, TRANSACTION)
+IN_WORKERS = (TASK_RUN, DELTA_WRITTEN, RECEIPT)
+WAITING = "waiting"
+Outputs = dict[TopicPartition, list[Line]]
+
+
+@pytest.fixture(scope="module")
+def broker() -> Iterator[KafkaBroker]:
+    with KafkaBroker() as broker:
+        yield broker
+
+
+class Scenery:
+    """An application on Kafka, the broker, and somebody who watches."""
+
+    def __init__(self, broker: KafkaBroker, place: Ground, due: Outputs, stores: Any) -> None:
+        self.broker, self.place, self._due, self._stores = broker, place, due, stores
+        self.witness = Witness(broker.bootstrap, due)
+        self._note_broker()
+
+    def _note_broker(self) -> None:
+        (self.place.folder / "broker").write_text(str(self.broker.pid))
+
+    def restart_broker(self) -> None:
+        self.broker.restart()
+        self._note_broker()
+
+    def check(self) -> None:
+        """All was seen in time, nothing else is there, and the stores are what they should be."""
+        self.witness.sees_all()
+        assert lines_of(self.place.outputs()) == self._due
+        assert self.place.stores() == self._stores
+
+
+@pytest.fixture(scope="module")
+def references() -> dict[int, Any]:
+    """Outputs and stores of undisturbed runs on the embedded log, by the number of lines."""
+    return {}
+
+
+@pytest.fixture
+def scenery(
+    broker: KafkaBroker, ground: Callable[..., Ground], jvm: dict[str, str], references: dict[int, Any]
+) -> Iterator[Callable[..., Scenery]]:
+    with ExitStack() as stack:
+
+        def make(lines: int, **options: Any) -> Scenery:
+            if lines not in references:
+                whole = ground("LETTERS", name=f"whole-{lines}")
+                whole.feed(lines - whole.fed)
+                whole.live(environment=jvm).ends_well()
+                references[lines] = lines_of(whole.outputs()), whole.stores()
+            forget(broker)
+            place = ground("LETTERS", **{"config": SMALL, "log": broker.address, "master": "local[2,4]", **options})
+            place.feed(lines - place.fed)
+            scene = Scenery(broker, place, *references[lines])
+            stack.enter_context(scene.witness)
+            return scene
+
+        yield make
+        broker.resume()
+
+
+def lines_of(outputs: dict[TopicPartition, list[Row]]) -> Outputs:
+    """Without offsets: the ends of transactions have some of their own."""
+    return {at: [(row[1], row[2], row[3], tuple(row[4])) for row in rows] for at, rows in outputs.items()}
+
+
+def forget(broker: KafkaBroker) -> None:
+    """Tests before this one have left topics and groups, or no broker."""
+    if not _answers(broker.port):
+        broker.restart()
+    with KafkaLog(broker.address) as log:
+        for name in log.topics():
+            log.delete_topic(name)
+        for group in log.groups():
+            log.delete_group(group)
+
+
+def until(reached: Callable[[], bool], life: Life) -> None:
+    """Waits while an application runs."""
+    end = time.monotonic() + PATIENCE
+    while not reached():
+        assert life.process.poll() is None, f"it has ended: {life.said}"
+        assert time.monotonic() < end, life.said
+        time.sleep(0.02)
+
+
+# ------------------------------------------------------------------------------------------------ drivers and workers
+def kills_at_steps(chance: random.Random) -> list[Kill]:
+    """At every step, before or after it by chance; in the long form both."""
+    kills: list[Kill] = []
+    for name in STEPS:
+        # At its start every life delivers what it takes over, and cleans up: later ones are in a batch.
+        first = {DELIVERY: 2, MARKER: 2, TRANSACTION: 3}.get(name, 1)
+        times = [first] if name in {MERGE, PURGE} else range(first, first + 3)
+        moments = ["before", "after"] if IS_LONG else [chance.choice(["before", "after"])]
+        kills += [Kill(f"{moment} {name}", chance.choice(times)) for moment in moments]
+    return kills
+
+
+def test_drivers_that_are_killed_at_every_step_lose_nothing_and_repeat_nothing(scenery, jvm, chance):
+    kills = kills_at_steps(chance)
+    scene = scenery(12 * len(kills) + 120)
+    for kill in kills:
+        sys.stdout.write(f"{kill}\n")
+        scene.place.live(kill, environment=jvm).ends_by_kill()
+    scene.place.live(environment=jvm).ends_well()
+    scene.check()
+
+
+def kills_of_workers(chance: random.Random) -> list[Kill]:
+    moments = [f"{chance.choice(['before', 'after'])} {chance.choice(IN_WORKERS)}" for _ in range(chance.randrange(3))]
+    return [Kill(moment, chance.randrange(1, 12), chance.choice([HOME, WORKERS])) for moment in moments]
+
+
+def killed_soon(life: Life, chance: random.Random) -> None:
+    """Killed wherever it is, a moment from now."""
+    with suppress(subprocess.TimeoutExpired):
+        life.process.wait(chance.uniform(0, 0.4))
+    assert life.process.poll() is None, f"it was not killed: {life.said}"
+    life.process.kill()
+    life.process.wait()
+
+
+def test_drivers_and_workers_that_are_killed_at_any_time_lose_nothing_and_repeat_nothing(scenery, jvm, chance):
+    scene, landed = scenery(30 * KILLS + 60), 0
+    while landed < KILLS:
+        life = scene.place.live(*kills_of_workers(chance), environment=jvm)
+        goal = scene.witness.count + chance.randrange(1, 40)
+        until(lambda goal=goal: scene.witness.count >= goal, life)
+        killed_soon(life, chance)
+        sys.stdout.write(f"killed after {scene.witness.count} records, and {life.landed()} of its workers\n")
+        landed += 1 + life.landed()
+    scene.place.live(environment=jvm).ends_well()
+    scene.check()
+
+
+def test_a_worker_that_wakes_up_when_others_have_done_its_work_does_no_harm(scenery, jvm):
+    scene = scenery(200)
+    life = scene.place.live(Kill(f"before {TASK_RUN}", 9, ZOMBIE), environment=jvm)
+    until(lambda: bool(life.victims(0)), life)
+    (zombie,) = life.victims(0)
+    until(lambda: state_of(zombie) == "T", life)
+    goal = scene.witness.count + 40
+    until(lambda: scene.witness.count >= goal, life)
+    os.kill(zombie, signal.SIGCONT)
+    life.ends_well()
+    scene.check()
+
+
+def state_of(process: int) -> str:
+    return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0]
+
+
+def test_of_two_instances_the_one_that_slept_in_the_middle_of_a_commit_must_stop(scenery, jvm):
+    scene = scenery(120, patient=True)
+    sleeper = scene.place.live(Kill(f"before {TRANSACTION}", 5, HANG))
+    _, status = os.waitpid(sleeper.process.pid, os.WUNTRACED)
+    assert os.WIFSTOPPED(status)
+    scene.place.live(environment=jvm).ends_well()
+    os.kill(sleeper.process.pid, signal.SIGCONT)
+    assert sleeper.end() == 1
+    assert "another instance" in sleeper.said
+    scene.check()
+
+
+# ----------------------------------------------------------------------------------------------------------- brokers
+def test_brokers_that_die_or_stand_still_during_a_commit_are_waited_for(scenery, jvm):
+    scene = scenery(200)
+    kills = [Kill(f"before {TRANSACTION}", 6, BROKER), Kill(f"after {TRANSACTION}", 12, BROKER)]
+    life = scene.place.live(*kills, Kill(f"before {TRANSACTION}", 18, STALL), environment=jvm)
+    for number in (1, 2):
+        until(lambda number=number: life.landed() == number, life)
+        scene.restart_broker()
+    until(lambda: life.landed() == 3, life)
+    warnings = life.said.count(WAITING)
+    until(lambda: life.said.count(WAITING) > warnings, life)
+    scene.broker.resume()
+    life.ends_well()
+    scene.check()
+
+
+def test_an_application_that_gives_up_on_its_broker_says_so_and_the_next_one_goes_on(scenery, jvm):
+    scene = scenery(120, config=HASTY)
+    life = scene.place.live(Kill(f"before {TRANSACTION}", 5, STALL), environment=jvm)
+    assert life.end() == 1
+    assert life.landed()
+    assert "Are the brokers running, and reachable?" in life.said
+    scene.broker.resume()
+    scene.place.live(environment=jvm).ends_well()
+    scene.check()
+
+
+def test_brokers_that_die_at_any_time_are_waited_for(scenery, jvm, chance):
+    deaths = 1 + KILLS // SHORT
+    scene = scenery(60 * deaths + 60)
+    life = scene.place.live(environment=jvm)
+    for _ in range(deaths):
+        goal = scene.witness.count + chance.randrange(1, 60)
+        until(lambda goal=goal: scene.witness.count >= goal, life)
+        sys.stdout.write(f"the broker is killed after {scene.witness.count} records\n")
+        scene.restart_broker()
+    life.ends_well()
+    scene.check()
