@@ -1,9 +1,11 @@
 """A follower's copy is the state as of one batch, whatever happens to the checkpoint meanwhile."""
 
 import threading
+from types import SimpleNamespace
 
 import pytest
 
+from headrace import Application
 from headrace.commit.chain import Wear
 from headrace.commit.errors import CheckpointCorruptedError, CheckpointMismatchError
 from headrace.commit.objects import Objects
@@ -263,3 +265,13 @@ def test_the_history_says_how_many_records_each_batch_read(follow):
     read = [follower.history.records(note.number) for note in notes[1:]]
     assert read == [{"lines": 2, "states": 2}] * len(read)
     assert follower.history.rate(notes[-1].clock)["lines"] == pytest.approx(len(read) * 2 / 10)
+
+
+def test_a_store_that_an_application_gave_is_that_of_whatever_run_there_is(tmp_path):
+    app = Application("app", every_kind(), f"file:{tmp_path}/log")
+    first, second = finished(rows=ROWS[:7]), finished()
+    app._run = SimpleNamespace(follower=Follower(first.storage))  # type: ignore[assignment]
+    counts = app.store("counts")
+    assert counts.get("k1").value == 1
+    app._run = SimpleNamespace(follower=Follower(second.storage))  # type: ignore[assignment]
+    assert counts.get("k1").value == 5

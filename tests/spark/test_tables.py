@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
+from headrace.cli.main import exit_code
 from headrace.commit.disk import Disk
 from headrace.query import Follower, UnknownStoreError
 from headrace.spark.session import session
-from headrace.spark.tables import read_store
+from headrace.spark.tables import read_store, select
 from tests.query.programs import THREE, every_kind, started
 
 pytestmark = pytest.mark.spark
@@ -56,3 +59,13 @@ def test_an_earlier_batch_is_a_table_too(spark, checkpoint):
 def test_a_store_that_is_not_there_is_told_at_once(spark, checkpoint):
     with pytest.raises(UnknownStoreError):
         read_store(spark, checkpoint, "nothing")
+
+
+def test_a_table_is_asked_in_sql_by_the_name_store_or_its_own(spark, checkpoint, capsys):
+    own = select(spark, checkpoint, "counts", "select sum(value) as total from `counts`")
+    assert [tuple(row) for row in own.collect()] == [(30,)]
+    sql = "select key from store where value > 4 order by key"
+    assert exit_code(["query", "counts", "--checkpoint", str(checkpoint), "--sql", sql, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == [{"key": "k0"}, {"key": "k1"}]
+    assert exit_code(["query", "counts", "--checkpoint", str(checkpoint), "--sql", "select from nowhere"]) == 1
+    assert "The table is called store" in capsys.readouterr().err

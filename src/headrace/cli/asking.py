@@ -9,7 +9,9 @@ from typing import Annotated, Any
 import orjson
 import typer
 
+from headrace.app import Application
 from headrace.cli.following import AsOf, Checkpoint, Program, follower_of
+from headrace.cli.loading import load
 from headrace.cli.options import AsJson
 from headrace.cli.printing import Failed, WrongUsage, say, show
 from headrace.query.errors import UnsuitableQueryError
@@ -35,7 +37,7 @@ def query(
     checkpoint: Checkpoint = "",
     between: Annotated[tuple[str, str] | None, typer.Option("--range", help="Keys from A to B.")] = None,
     prefix: Annotated[str | None, typer.Option(help="Keys that begin with it.")] = None,
-    sql: Annotated[str | None, typer.Option(help="SQL by Spark, of a table named as the store.")] = None,
+    sql: Annotated[str | None, typer.Option(help="SQL by Spark, of a table that is called store.")] = None,
     limit: Annotated[int, typer.Option(help="Rows at most.")] = 100,
     as_of: AsOf = None,
     topology: Program = None,
@@ -47,7 +49,7 @@ def query(
     if sum(given is not None for given in (key, between, prefix, sql)) > 1:
         raise WrongUsage("give a KEY, --range, --prefix or --sql, one of them")
     if sql is not None:
-        _by_spark(checkpoint, store, sql, as_of, as_json=as_json)
+        _by_spark(checkpoint, store, sql, as_of, topology, as_json=as_json)
         return
     follower = follower_of(checkpoint, topology)
     snapshot = follower.refresh() if as_of is None else follower.at(as_of)
@@ -102,11 +104,12 @@ def _shown(value: Any) -> Any:
     return value if isinstance(value, str | int | float | None) else orjson.dumps(to_form(value)).decode()
 
 
-def _by_spark(checkpoint: str, store: str, sql: str, as_of: int | None, *, as_json: bool) -> None:
+def _by_spark(checkpoint: str, store: str, sql: str, as_of: int | None, program: str | None, *, as_json: bool) -> None:
     from headrace.spark.session import session  # noqa: PLC0415 - Spark takes seconds to start
-    from headrace.spark.tables import read_store  # noqa: PLC0415
+    from headrace.spark.tables import select  # noqa: PLC0415
 
-    spark = session()
-    read_store(spark, checkpoint, store, as_of).createOrReplaceTempView(store)
-    frame = spark.sql(sql)
+    thing = None if program is None else load(program)
+    config = thing.setup.config if isinstance(thing, Application) else None
+    topology = thing.topology if isinstance(thing, Application) else thing
+    frame = select(session(), checkpoint, store, sql, as_of, topology=topology, config=config)
     show([row.asDict() for row in frame.collect()], frame.columns, as_json=as_json)

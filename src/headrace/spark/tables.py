@@ -9,12 +9,14 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 from headrace.commit.storage import open_storage
 from headrace.config import Config
 from headrace.model.ids import TaskId
 from headrace.query.catalog import Catalog
+from headrace.query.errors import UnsuitableQueryError
 from headrace.query.follower import Follower
 from headrace.query.tabular import columns_of, rows_of
 from headrace.topology.builder import Topology
@@ -47,6 +49,18 @@ def read_store(
     read = _reader(str(checkpoint), snapshot.batch, snapshot.catalog, store)
     tasks = spark.createDataFrame([tuple(task) for task in shelf.tasks], "subtopology int, task int")
     return tasks.repartition(len(shelf.tasks), "task").mapInArrow(read, schema)
+
+
+def select(spark: SparkSession, checkpoint: str | Path, store: str, sql: str, *given: Any, **options: Any) -> DataFrame:
+    """What SQL says of a store, whose table is called `store`, and by its own name in backticks."""
+    frame = read_store(spark, checkpoint, store, *given, **options)
+    for name in ("store", f"`{store}`"):
+        frame.createOrReplaceTempView(name)
+    try:
+        return spark.sql(sql)
+    except PySparkException as error:
+        why = str(error).strip().partition("\n")[0]
+        raise UnsuitableQueryError(f"{why} The table is called store, or `{store}` in backticks") from error
 
 
 def _reader(checkpoint: str, batch: int, catalog: Catalog, store: str) -> Any:
