@@ -2,15 +2,11 @@
 
 import { draw } from "./graph.js";
 import { follow, showNode } from "./node.js";
-import { ask, counts, list } from "./stores.js";
+import { ask, bytes, counts, list } from "./stores.js";
 
 const $ = (id) => document.getElementById(id);
 const number = (value) => (value === null || value === undefined ? "–" : Math.round(value * 10) / 10 === Math.round(value) ? Math.round(value).toLocaleString("en") : value.toFixed(1));
 const total = (mapping) => Object.values(mapping ?? {}).reduce((sum, each) => sum + each, 0);
-const bytes = (value) => {
-  const unit = value < 1024 ? 0 : Math.min(4, Math.floor(Math.log2(value) / 10));
-  return `${(value / 1024 ** unit).toFixed(unit ? 1 : 0)} ${["B", "KiB", "MiB", "GiB", "TiB"][unit]}`;
-};
 const duration = (seconds) => (seconds === null ? "–" : seconds < 90 ? `${seconds.toFixed(1)} s` : `${Math.round(seconds / 60)} min`);
 
 let graph = null, stores = [], batches = [], past = [], listening = null, attempt = 0;

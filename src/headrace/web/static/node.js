@@ -1,7 +1,7 @@
 // The panel of a node: its stores, what each of its tasks did, and the last records that went through it.
 // Whatever comes from the application is set as text, never as markup.
 
-import { ask, choose } from "./stores.js";
+import { ask, bytes, choose } from "./stores.js";
 
 const $ = (id) => document.getElementById(id);
 const make = (name, properties, ...children) => {
@@ -10,7 +10,6 @@ const make = (name, properties, ...children) => {
   return element;
 };
 const time = (ms) => { try { return new Date(ms).toISOString(); } catch { return String(ms); } };
-
 const where = ({ topic, partition, offset }) => (partition === null ? topic : `${topic}-${partition}`) + (offset === null ? "" : ` · offset ${offset}`);
 
 let chosen = null, asking = false;
@@ -28,7 +27,6 @@ const bars = (title, tasks, valueOf, words) => {
 };
 
 const count = (value) => value.toLocaleString("en");
-const bytes = (value) => (value < 1024 ? `${value} B` : value < 1024 ** 2 ? `${(value / 1024).toFixed(1)} KiB` : `${(value / 1024 ** 2).toFixed(1)} MiB`);
 
 const fill = (told) => {
   const found = [];

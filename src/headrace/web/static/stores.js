@@ -10,6 +10,11 @@ export const ask = async (path) => {
   return found;
 };
 
+export const bytes = (value) => {
+  const unit = value < 1024 ? 0 : Math.min(4, Math.floor(Math.log2(value) / 10));
+  return `${(value / 1024 ** unit).toFixed(unit ? 1 : 0)} ${["B", "KiB", "MiB", "GiB", "TiB"][unit]}`;
+};
+
 let store = null, next = null;
 
 const columnsOf = (rows) => ["key", "window", "value", "timestamp", "valid_to"].filter((name) => rows.some((row) => name in row));
