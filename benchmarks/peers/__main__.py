@@ -12,6 +12,7 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
+from confluent_kafka import KafkaException
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
@@ -48,9 +49,12 @@ class Bench:
         command = self._command(system_name)
         if isinstance(command, str):
             return Outcome(*cell, problem=f"failed: could not be set up: {command}")
-        if name == LATENCY:
-            return latency(self._bootstrap, command, system, self._scale, cores, say)
-        return throughput(self._bootstrap, command, system, self._given(name), cores, say)
+        try:
+            if name == LATENCY:
+                return latency(self._bootstrap, command, system, self._scale, cores, say)
+            return throughput(self._bootstrap, command, system, self._given(name), cores, say)
+        except KafkaException as error:
+            return Outcome(*cell, problem=f"failed: the broker: {error.args[0].str()}")
 
     def _command(self, system: str) -> list[str] | str:
         if system not in self._commands:

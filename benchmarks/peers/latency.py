@@ -42,9 +42,9 @@ class Arrivals:
 
     def _note(self) -> None:
         while not self._over.is_set():
-            for message in self._consumer.consume(1_000, 0.001):
-                if message.error() is None:
-                    self.times.setdefault(bytes(message.key() or b""), time.monotonic())
+            message = self._consumer.poll(0.1)  # `consume` would wait for more than one
+            if message is not None and message.error() is None:
+                self.times.setdefault(bytes(message.key() or b""), time.monotonic())
 
     def close(self) -> None:
         self._over.set()

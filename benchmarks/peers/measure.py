@@ -33,7 +33,7 @@ def judge_of(workload: Workload) -> Judge:
 
 @contextmanager
 def started(room: Room, base: list[str], system: System, outcome: Outcome) -> Iterator[Running]:
-    """The system, running; what goes wrong with it is noted, and its log kept."""
+    """The system, running; what goes wrong with it is noted, and its log kept, also if the time was over."""
     folder = BUILD / "runs" / room.name
     commands = system.commands(base, outcome.workload, room.bootstrap, room.name, folder, outcome.cores)
     try:
@@ -44,7 +44,7 @@ def started(room: Room, base: list[str], system: System, outcome: Outcome) -> It
             yield running
     except ProblemError as problem:
         outcome.problem = str(problem)
-    if outcome.problem is None:
+    if outcome.problem is None and not outcome.is_limited:
         shutil.rmtree(folder, ignore_errors=True)
     else:
         outcome.log = str(folder / "log.txt")

@@ -21,7 +21,7 @@ class Outcome:
     is_limited: bool = False  # the time was over before the backlog was; `records` were done
     latency: list[float] | None = None  # p50, p99, p99.9 in ms
     problem: str | None = None
-    log: str | None = None  # of the system, if there is a problem
+    log: str | None = None  # of the system, if something is to be looked up
 
     @property
     def cell(self) -> tuple[str, str, int]:

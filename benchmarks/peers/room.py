@@ -17,6 +17,7 @@ from confluent_kafka import (
     ConsumerGroupTopicPartitions,
     IsolationLevel,
     KafkaError,
+    KafkaException,
     Producer,
     TopicPartition,
 )
@@ -37,7 +38,7 @@ class Room:
     def __init__(self, bootstrap: str, name: str, inputs: Sequence[str]) -> None:
         self.name = f"{name}-{uuid4().hex[:6]}".lower()
         self.bootstrap = bootstrap
-        self._admin = AdminClient({"bootstrap.servers": bootstrap})
+        self._admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 3})
         self.inputs = [self._topic(topic) for topic in inputs]
         self.output = self._topic(OUTPUT)
         topics = [NewTopic(topic, PARTITIONS, 1) for topic in [*self.inputs, self.output]]
@@ -108,8 +109,15 @@ class Room:
         level = IsolationLevel.READ_COMMITTED if committed else IsolationLevel.READ_UNCOMMITTED
         places = [TopicPartition(topic, i) for topic in topics for i in range(PARTITIONS)]
         asked: dict[TopicPartition, Any] = {place: OffsetSpec.latest() for place in places}
-        found = self._admin.list_offsets(asked, isolation_level=level, request_timeout=TIMEOUT)
-        return {(place.topic, place.partition): given.result().offset for place, given in found.items()}
+        deadline = time.monotonic() + TIMEOUT
+        while True:
+            found = self._admin.list_offsets(asked, isolation_level=level, request_timeout=TIMEOUT)
+            try:
+                return {(place.topic, place.partition): given.result().offset for place, given in found.items()}
+            except KafkaException:  # a topic that has just been made has no leader for a moment
+                if time.monotonic() > deadline:
+                    raise
+                time.sleep(0.1)
 
     def output_ends(self) -> list[int]:
         found = self.ends([self.output])
@@ -179,6 +187,7 @@ def _producer(bootstrap: str) -> dict[str, Any]:
 def _consumer(bootstrap: str, name: str) -> dict[str, Any]:
     return {
         "bootstrap.servers": bootstrap,
+        "log_level": 3,
         "group.id": f"{name}-judge",
         "enable.auto.commit": False,
         "isolation.level": "read_committed",

@@ -52,7 +52,7 @@ def row(outcomes: Outcomes, outcome: Outcome) -> list[str]:
     p50, p99, p999 = [f"{it:,.0f}" for it in outcome.latency] if outcome.latency else ["", "", ""]
     return [
         name,
-        at_least + _shown(outcome.speed, ",.0f") if outcome.speed else "",
+        at_least + _shown(outcome.speed, ",.0f" if outcome.speed >= 10 else ".1f") if outcome.speed else "",
         _shown(outcome.megabytes_a_second, ",.1f"),
         _shown(outcome.cpu_per_million, ",.2f"),
         _shown(outcome.start_up, ".1f"),
