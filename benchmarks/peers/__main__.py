@@ -8,9 +8,9 @@ Without a choice everything is measured, which takes more than an hour; results.
 from __future__ import annotations
 
 import argparse
-import shutil
 from collections.abc import Callable
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from confluent_kafka import KafkaException
 from rich.console import Console
@@ -83,11 +83,13 @@ def options() -> argparse.Namespace:
 
 def measure_all(chosen: list[Cell], ledger: Ledger, scale: float, console: Console) -> None:
     columns = SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()
-    folder = BUILD / "broker"
-    shutil.rmtree(folder, ignore_errors=True)
+    BUILD.mkdir(parents=True, exist_ok=True)
     with Progress(*columns, console=console) as progress:
         task = progress.add_task("the broker starts", total=len(chosen))
-        with KafkaBroker(folder, java_options=BROKER_JVM) as broker:
+        with (
+            TemporaryDirectory(dir=BUILD, prefix="broker-") as folder,
+            KafkaBroker(folder, java_options=BROKER_JVM) as broker,
+        ):
             prepare(broker.bootstrap)
             bench = Bench(broker.bootstrap, scale)
             for cell in chosen:
@@ -99,7 +101,6 @@ def measure_all(chosen: list[Cell], ledger: Ledger, scale: float, console: Conso
                     ledger.add(outcome)
                     progress.console.print(f"{name}: {told(outcome)}", highlight=False)
                 progress.advance(task)
-    shutil.rmtree(folder, ignore_errors=True)
 
 
 def told(outcome: Outcome) -> str:

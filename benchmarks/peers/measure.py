@@ -52,7 +52,8 @@ def started(room: Room, base: list[str], system: System, outcome: Outcome) -> It
 
 def throughput(bootstrap: str, base: list[str], system: System, workload: Workload, cores: int, say: Say) -> Outcome:
     outcome = Outcome(workload.name, system.name, cores, workload.size)
-    with Room(bootstrap, f"{workload.name}-{system.name}", workload.topics) as room:
+    others = system.own_topics.get(workload.name, ())
+    with Room(bootstrap, f"{workload.name}-{system.name}", workload.topics, others) as room:
         say("the backlog is written")
         judge = judge_of(workload)
         room.write(workload.first())

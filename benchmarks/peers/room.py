@@ -35,13 +35,13 @@ Place = tuple[str, int]
 class Room:
     """Topics and a group whose names begin with the same word; they are deleted when it is closed."""
 
-    def __init__(self, bootstrap: str, name: str, inputs: Sequence[str]) -> None:
+    def __init__(self, bootstrap: str, name: str, inputs: Sequence[str], others: Sequence[str] = ()) -> None:
         self.name = f"{name}-{uuid4().hex[:6]}".lower()
         self.bootstrap = bootstrap
         self._admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 3})
         self.inputs = [self._topic(topic) for topic in inputs]
         self.output = self._topic(OUTPUT)
-        topics = [NewTopic(topic, PARTITIONS, 1) for topic in [*self.inputs, self.output]]
+        topics = [NewTopic(topic, PARTITIONS, 1) for topic in [*self.inputs, *map(self._topic, others), self.output]]
         for made in self._admin.create_topics(topics).values():
             made.result(TIMEOUT)
         self._backlog: Producer | None = None

@@ -30,13 +30,15 @@ class System:
     set_up: Callable[[], list[str]]
     impossible: Mapping[str, str] = field(default_factory=dict)  # workloads, and why
     processes_for_threads: bool = False  # it scales by processes, each with one thread
+    in_one_process: frozenset[str] = frozenset()  # but not on these workloads
+    own_topics: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # that it needs and does not make in time
     on_backlog: frozenset[str] = frozenset()  # workloads whose backlog must be there, visible, when it starts
     environment: Mapping[str, str] = field(default_factory=dict)
 
     def commands(
         self, base: list[str], workload: str, bootstrap: str, room: str, folder: Path, threads: int
     ) -> list[list[str]]:
-        processes = threads if self.processes_for_threads else 1
+        processes = threads if self.processes_for_threads and workload not in self.in_one_process else 1
         each = threads // processes
         return [
             [*base, workload, bootstrap, room, str(_made(folder / str(number))), str(each)]
@@ -127,11 +129,13 @@ SYSTEMS = {
         System(
             FAUST,
             "Faust",
-            'faust-streaming 0.15.3 with `[fast]`, `processing_guarantee="exactly_once"`, two workers, tables in '
-            "memory with changelogs; its windows of W2 are kept by hand in a plain table",
+            'faust-streaming 0.15.3 with `[fast]`, `processing_guarantee="exactly_once"`, two workers (on W1 one), '
+            "tables in memory with changelogs; its windows of W2 are kept by hand in a plain table",
             _in_environment(FAUST, "faust-streaming[fast]==0.15.3", program="run_faust.py"),
             impossible={"W3": "it has no joins: `Stream.join` is not implemented"},
             processes_for_threads=True,
+            own_topics={"W1": ("words",)},
+            in_one_process=frozenset({"W1"}),  # two that repartition take each other's transactional ids
         ),
     )
 }
