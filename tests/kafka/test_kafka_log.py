@@ -77,6 +77,13 @@ def test_all_times_come_back(room: Room):
     assert room.offsets_for_times({A: 1}) == {A: 1}
 
 
+def test_the_client_takes_the_time_0_for_now_which_is_why_it_is_written_otherwise(room: Room):
+    producer = kafka.Producer({"bootstrap.servers": room._log.url.removeprefix("kafka://")})
+    producer.produce(room.prefix + "a", b"x", partition=0, timestamp=0)
+    assert producer.flush(30) == 0
+    assert [row[3] > 1_000_000_000_000 for row in rows(room, A)] == [True]
+
+
 def test_retention_that_overtakes_a_reader_is_an_error_that_says_so(room: Room):
     room.append([(A, records(*[b"x"] * 10))])
     reading = room.read(A, 0)
