@@ -100,21 +100,17 @@ def test_the_output_after_five_takeovers_is_that_of_one_run(ground):
         next_one, next_url = stands_by(place)
         for number in range(TAKEOVERS):
             known = watch.batch
-            wait_until(
-                lambda known=known, url=next_url: batch_at(url) > known, next_one
-            )  # it follows the one that runs
-            lag = watch.batch - batch_at(next_url)
-            before, said = (watch.epoch, watch.read), time.monotonic()
+            wait_until(lambda known=known, url=next_url: batch_at(url) > known, next_one)  # it follows the other one
+            lag, epoch = watch.batch - batch_at(next_url), watch.epoch
+            begun = time.monotonic()
             running.process.kill()
-            wait_until(lambda epoch=before[0]: watch.epoch > epoch, next_one)
-            claimed = time.monotonic() - said
-            wait_until(lambda read=before[1]: watch.read > read, next_one)
-            at_work = time.monotonic() - said
-            sys.stdout.write(
-                f"take-over {number + 1}: {lag} batches behind; {claimed:.1f} s, at work {at_work:.1f} s\n"
-            )
+            wait_until(lambda epoch=epoch: watch.epoch > epoch, next_one)
+            claimed, read = time.monotonic() - begun, watch.read
+            wait_until(lambda read=read: watch.read > read, next_one)
+            times = f"claimed after {claimed:.1f} s, at work after {time.monotonic() - begun:.1f} s"
+            sys.stdout.write(f"take-over {number + 1}: {lag} batches behind; {times}\n")
             assert running.process.wait() == -signal.SIGKILL
-            assert "has taken over after batch" in next_one.said
+            wait_until(lambda life=next_one: "has taken over after batch" in life.said, next_one)
             running, url = next_one, next_url
             if number < TAKEOVERS - 1:
                 next_one, next_url = stands_by(place)
