@@ -94,7 +94,23 @@ def test_a_shared_value_is_one_object_from_batch_to_batch():
 def test_an_absent_key_is_looked_up_once(make):
     engine = CountingEngine()
     table = make(engine)
+    table.put(b"z", "text")
+    commit(table, engine)
     assert [table.get(b"k"), table.has(b"k"), table.committed(b"k")] == [None, False, None]
+    assert engine.gets == 1
+
+
+@pytest.mark.parametrize("make", [of_texts, of_lists])
+def test_a_key_behind_the_last_one_is_not_looked_up(make):
+    engine = CountingEngine()
+    table = make(engine)
+    assert table.get(b"k") is None
+    table.put(b"k", "text")
+    commit(table, engine)
+    assert table.get(b"l") is None
+    assert engine.gets == 0
+    table.forget()
+    assert table.get(b"k") == "text"
     assert engine.gets == 1
 
 

@@ -49,6 +49,7 @@ class Table:
         self._changed: dict[bytes, Any] = {}  # by this batch: objects if they are shared or held, else bytes
         self._clean: dict[bytes, Any] = {}  # as committed: objects if they are shared, else bytes; None if absent
         self._older: dict[bytes, Any] = {}  # the generation of `_clean` before
+        self._last: bytes | None = None  # the last key that is stored, with the prefix; None: not looked for yet
         self._order: OrderedKeys | None = None  # the changed keys, from the first scan of a batch on
         if share:
             self.get, self.put = self._get_shared(), self._changed.__setitem__
@@ -116,13 +117,21 @@ class Table:
             return held
         held = self._older.get(key, UNKNOWN)
         if held is UNKNOWN:
-            held = self._engine.get(self.prefix + key)
-            if held is not None and self._share:
-                held = self._decode(held)
+            held = self._read(self.prefix + key)
         if len(self._clean) >= self._remembered:
             self._older, self._clean = self._clean, {}
         self._clean[key] = held
         return held
+
+    def _read(self, key: bytes) -> Any:
+        """From the engine. What is ordered by time is asked for keys behind the last one, which cannot be there."""
+        if self._last is None:
+            stored = self._engine.scan(self.prefix, successor(self.prefix), reverse=True)
+            self._last = next((key for key, _ in stored), b"")
+        if key > self._last:
+            return None
+        raw = self._engine.get(key)
+        return self._decode(raw) if raw is not None and self._share else raw
 
     def _stored(self, key: bytes) -> bool:
         held = self._clean.get(key, UNKNOWN)
@@ -216,6 +225,7 @@ class Table:
             self._clean.update(self._changed)
         if len(self._clean) > self._remembered:
             self._older, self._clean = self._clean, {}
+        self._last = None
         self.rollback()
 
     def rollback(self) -> None:
@@ -226,4 +236,4 @@ class Table:
     def forget(self) -> None:
         """Forget all that is remembered: the engine was changed underneath."""
         self.rollback()
-        self._clean, self._older = {}, {}
+        self._clean, self._older, self._last = {}, {}, None
