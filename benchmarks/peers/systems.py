@@ -121,7 +121,8 @@ SYSTEMS = {
             QUIX,
             "Quix Streams",
             '3.28.1, `processing_guarantee="exactly-once"`, two processes, all else as it comes (a commit every 5 '
-            "seconds, RocksDB, changelogs); for the latency a commit every 100 ms",
+            "seconds, RocksDB, changelogs); for the latency a commit every 100 ms. On W3 it waits for records of open "
+            "transactions: there the backlog is visible from its start, and what follows its first commit is counted",
             _in_environment(QUIX, "quixstreams==3.28.1", program="run_quix.py"),
             processes_for_threads=True,
             on_backlog=frozenset({"W3"}),  # with joins it waits for records of transactions that are still open
