@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-from headrace import StreamsBuilder, Topology, serde
+from headrace import JoinWindows, StreamsBuilder, Topology, serde
 from headrace.config import Config
 from headrace.log.open import open_log
 from headrace.log.protocol import Records
@@ -86,3 +87,31 @@ def test_the_backlog_of_one_topic_does_not_hold_up_another_that_it_never_meets(t
 def test_partitions_whose_rows_meet_in_a_deeper_task_are_read_together(tmp_path: Path):
     ends = planned(tmp_path, 2, events=[[10, 20, 30], [11, 31]], table=[])
     assert ends == [("events", 0, 0, 2, True), ("events", 1, 0, 1, True)]
+
+
+def test_a_task_waits_for_partitions_without_records_as_long_as_it_may(tmp_path: Path):
+    builder = StreamsBuilder()
+    views, searches = builder.stream("views"), builder.stream("searches")
+    views.join(searches, lambda view, search: view, windows=JoinWindows.of(10)).to("out")
+    builder.stream("alone").to("copy")
+    address, graph, now = f"file:{tmp_path}/log", builder.build().graph(), 0.0
+    job = Job("app", graph, plan(graph), Config.of({"max.task.idle.ms": 500}), {}, {}, address, "", "")
+    with closing(open_log(address)) as log:
+        for topic in ("views", "searches", "alone"):
+            log.create_topic(topic, 1)
+        planner = Planner(job, log, lambda: now)
+        positions = [(topic, 0, 0) for topic in ("alone", "searches", "views")]
+        control = Control(number=0, positions=positions, versions=[], carried=[], due=[], stream_time=-1, spoilt=[])
+
+        def topics_read() -> list[str]:
+            return [topic for topic, *_ in planner.ends(control)]
+
+        for topic in ("views", "alone"):
+            log.append([(TopicPartition(topic, 0), Records([b"k"], [b"v"], [1]))])
+        assert topics_read() == ["alone"]
+        now = 0.4
+        assert topics_read() == ["alone"]
+        now = 0.5
+        assert topics_read() == ["alone", "views"]
+        log.append([(TopicPartition("searches", 0), Records([b"k"], [b"v"], [2]))])
+        assert topics_read() == ["alone", "searches", "views"]

@@ -9,11 +9,11 @@ another one has to leave for later.
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from headrace.log.protocol import Extent, Log
 from headrace.model.clock import SystemClock
-from headrace.model.ids import TopicPartition
+from headrace.model.ids import TaskId, TopicPartition
 from headrace.spark.control import Control
 from headrace.spark.job import Job
 from headrace.spark.topics import starts_by_policy
@@ -27,8 +27,11 @@ Ends = tuple[str, int, int, int, bool]
 class Planner:
     """Plans batches of at most so many records of a partition."""
 
-    def __init__(self, job: Job, log: Log) -> None:
-        self._log, self._job = log, job
+    def __init__(self, job: Job, log: Log, seconds: Callable[[], float] = time.monotonic) -> None:
+        self._log, self._job, self._seconds = log, job, seconds
+        self._lacking: dict[
+            TaskId, float
+        ] = {}  # tasks of which some partitions have records and others have none, since
         self._most_records, self._most_bytes = job.config.batch_max_records, job.config.batch_max_bytes
         self._meeting, self._told = meeting_stages(job), -1
         # Global tables are read up to where they are at the start before anything else, as in Kafka Streams.
@@ -49,6 +52,7 @@ class Planner:
             at: min(last.get(at, offset), offset + self._at_most(control.sizes.get(at.topic)))
             for at, offset in positions.items()
         }
+        self._hold_back(positions, ends)
         for stages in self._meeting:
             group = {at: end for at, end in ends.items() if any(self._job.reads(stage, at.topic) for stage in stages)}
             self._align(group, last, ends)
@@ -57,6 +61,21 @@ class Planner:
             for at, offset in positions.items()
             if ends[at] > offset or at in overtaken
         ]
+
+    def _hold_back(self, positions: Mapping[TopicPartition, int], ends: dict[TopicPartition, int]) -> None:
+        """Lets a task that reads several partitions wait for those without records: `max.task.idle.ms`, at most."""
+        patience, now = self._job.config.max_task_idle_ms / 1000, self._seconds()
+        tasks: dict[TaskId, list[TopicPartition]] = {}
+        for at in positions if patience > 0 else ():
+            for stage in self._job.plan.stages:
+                if self._job.reads(stage, at.topic):
+                    tasks.setdefault(TaskId(stage, at.partition), []).append(at)
+        for task, places in tasks.items():
+            full = [at for at in places if ends[at] > positions[at]]
+            if len(full) in {0, len(places)}:
+                self._lacking.pop(task, None)
+            elif now - self._lacking.setdefault(task, now) < patience:
+                ends |= {at: positions[at] for at in full}
 
     def _at_most(self, size: int | None) -> int:
         """How many records of a partition a batch reads, if they have that many bytes; None: nobody knows yet."""
@@ -87,7 +106,9 @@ class Planner:
     def wait(self, control: Control) -> None:
         """Until there is something to do, or for a moment: Spark would ask every 10 ms."""
         clock = SystemClock().now()
-        if not self.must_run(control, clock):
+        if self._lacking:
+            self.pause(PATIENCE / 5000)  # there is something to read, but not yet
+        elif not self.must_run(control, clock):
             left = min([PATIENCE, *(when - clock for _, _, when in control.due)])
             self._log.wait({TopicPartition(topic, at): offset for topic, at, offset in control.positions}, left)
 
