@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import lru_cache
 from itertools import accumulate
 from typing import Any, NamedTuple
 
@@ -23,7 +22,7 @@ from headrace.commit.errors import CheckpointCorruptedError
 from headrace.log.packing import pack_parts, unpack
 from headrace.log.protocol import Item, Records
 from headrace.model.ids import TopicPartition
-from headrace.model.partitioner import partition_of
+from headrace.model.partitioner import known_partition
 from headrace.model.record import Headers
 from headrace.runtime.batch import Output, Row
 
@@ -46,9 +45,6 @@ class Section(NamedTuple):
     packed: list[bytes]
     orders: tuple[int, bytes]  # their length, and they themselves, compressed
 
-
-# Hashing a key takes longer than all the rest, and most keys come again in the next batch.
-known_partition = lru_cache(131_072)(partition_of)
 
 _encode = msgspec.msgpack.Encoder().encode
 _decode_sections = msgspec.msgpack.Decoder(list[Section]).decode
@@ -131,7 +127,7 @@ def _placed(section: Section, count: Callable[[str], int], home: int) -> list[Se
     partitions = count(section.topic)
     rows = defaultdict[int, list[Output]](list)
     for record, order in zip(_records(section), _orders(section), strict=True):
-        chosen = partition_of(record[0], partitions)
+        chosen = known_partition(record[0], partitions)
         partition = home % partitions if chosen is None else chosen
         rows[partition].append((section.topic, partition, *record, order))
     return [_section((section.topic, partition), some) for partition, some in rows.items()]

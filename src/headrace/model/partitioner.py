@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from functools import lru_cache
 
 _SEED, _FACTOR, _MASK = 0x9747B28C, 0x5BD1E995, 0xFFFFFFFF
 
@@ -35,3 +36,7 @@ def partition_of(key: bytes | None, partitions: int) -> int | None:
     (0, None)
     """
     return None if key is None else (murmur2(key) & 0x7FFFFFFF) % partitions
+
+
+# Hashing a key takes longer than all the rest of sending a record, and most keys come again in the next batch.
+known_partition = lru_cache(131_072)(partition_of)

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from operator import itemgetter
 from typing import NamedTuple
 
-from headrace.commit.outbox import known_partition
 from headrace.log.packing import record_length
 from headrace.log.parcels import check_length
 from headrace.log.protocol import Log
 from headrace.model.ids import TaskId
+from headrace.model.partitioner import known_partition
 from headrace.runtime.batch import Output, Result, Row
 from headrace.spark.job import Job
 

@@ -196,15 +196,17 @@ class Workshop:
         return stretches(at, self._notes.reading(at, chunks_of(self.log, self.job, range_)))
 
     def _partitions(self, topic: str) -> int | None:
+        count = self._counts.get(topic)
+        if count is not None:
+            return count
         name = topic.removeprefix(f"{self.job.application}-")
         if name in self.job.partitions:
             return self.job.partitions[name]
-        if topic not in self._counts:
-            found = self.log.topics().get(topic)
-            if found is None:
-                return None
-            self._counts[topic] = found.partitions
-        return self._counts[topic]
+        found = self.log.topics().get(topic)
+        if found is None:
+            return None
+        self._counts[topic] = found.partitions
+        return found.partitions
 
 
 class Globals:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from headrace.errors import StreamsError
-from headrace.model.partitioner import partition_of
+from headrace.model.partitioner import known_partition
 from headrace.model.record import Headers, Record
 from headrace.model.timestamps import RECORD, Extractor
 from headrace.runtime.batch import Output, Row
@@ -184,7 +184,7 @@ def partition_chooser(
             return checked(node.name, (chosen,) if isinstance(chosen, int) else tuple(chosen), topic, count)
         if windowed is None or key is None or count is None:
             return (None,)
-        return (partition_of(windowed.encode(key.key), count),)
+        return (known_partition(windowed.encode(key.key), count),)
 
     return run
 
