@@ -88,6 +88,7 @@ def test_the_verdict_is_a_sentence_with_its_reason():
     for told, healthy, words in [
         (Told(ends=ends(cluster)), True, "everything that is in the log has been processed"),
         (Told(ends=behind), False, "Stuck: 30 records wait"),
+        (Told(state="UNKNOWN"), False, "Silent: its last sign of life"),
         (Told(paused=True, ends=behind), True, "Paused"),
         (Told(state="NOT_RUNNING"), True, "Not running"),
         (Told(state="REBALANCING"), True, "Starting"),

@@ -113,6 +113,8 @@ def _verdict(seen: Observation, trouble: str | None, behind: int, speed: float) 
         return True, "Starting: it takes over its checkpoint."
     if seen.state in {"NOT_RUNNING", "PENDING_SHUTDOWN"}:
         return True, "Not running."
+    if seen.state == "UNKNOWN":
+        return False, "Silent: its last sign of life is older than it should be. It was killed, or cannot write."
     if behind and not speed:
         return False, f"Stuck: {behind} records wait, and none was processed in the last 10 seconds."
     if behind > KEEPS_UP * speed:
