@@ -11,10 +11,10 @@ import sys
 import threading
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing
+from contextlib import closing, contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
 
@@ -123,6 +123,33 @@ def wait_until(reached: Callable[[], bool], life: Life) -> None:
         assert life.process.poll() is None, life.said
         event.wait(0.05)
     raise AssertionError(f"it was never so: {life.said}")
+
+
+class Feedable(Protocol):
+    """Input to which lines can be added; `fed` is how many there are."""
+
+    fed: int
+
+    def feed(self, count: int, /) -> None: ...
+
+
+@contextmanager
+def under_load(place: Feedable, read: Callable[[], int], ahead: int) -> Iterator[None]:
+    """Writes on and on, so many lines more than have been read."""
+    over = threading.Event()
+
+    def write() -> None:
+        while not over.wait(0.02):
+            if place.fed < read() + ahead:
+                place.feed(10)
+
+    thread = threading.Thread(target=write, name="writes", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
 
 
 class Life:

@@ -5,9 +5,7 @@ from __future__ import annotations
 import re
 import signal
 import sys
-import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import msgspec
@@ -20,7 +18,7 @@ from headrace.model.ids import TopicPartition
 from headrace.model.partitioner import partition_of
 from tests.faults.asked import KEYS, SCENE, Scene
 from tests.faults.checking import PARTITIONS, TOPICS, Questioner, answers_in, check_answers
-from tests.faults.ground import Life, wait_until
+from tests.faults.ground import Life, under_load, wait_until
 from tests.faults.killing import Kill
 from tests.faults.programs import line
 
@@ -94,25 +92,6 @@ def place(tmp_path: Path, jvm: dict[str, str]) -> Iterator[Place]:
     made.close()
 
 
-@contextmanager
-def under_load(place: Place, questioner: Questioner) -> Iterator[None]:
-    """Writes on and on, a little more than what is known to be read."""
-    over = threading.Event()
-
-    def write() -> None:
-        while not over.wait(0.02):
-            if place.fed < place.read(questioner.position) + AHEAD:
-                place.feed(10)
-
-    thread = threading.Thread(target=write, name="writes", daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        over.set()
-        thread.join()
-
-
 def url_of(life: Life) -> str | None:
     found = URL.search(life.said)
     return found[0] if found else None
@@ -127,7 +106,7 @@ def test_every_answer_is_the_table_at_its_position(place, chance):
         Questioner("replica on disk", lambda: url_of(place.replicas[-1])) as disk,
         Questioner("web", place.url) as web,
     ):
-        with under_load(place, copy):
+        with under_load(place, lambda: place.read(copy.position), AHEAD):
             place.live(Kill(f"after {MANIFEST}", chance.randrange(8, 14))).ends_by_kill()
             place.replicas[-1].process.kill()
             place.replica(*on_disk)

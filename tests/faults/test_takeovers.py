@@ -6,10 +6,7 @@ import json
 import re
 import signal
 import sys
-import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from http.client import HTTPException
 from urllib.request import urlopen
 
@@ -18,7 +15,7 @@ import pytest
 from headrace.errors import StreamsError
 from headrace.query import Follower
 from headrace.testing import TopologyTestDriver
-from tests.faults.ground import Ground, Life, wait_until
+from tests.faults.ground import Ground, Life, under_load, wait_until
 from tests.faults.programs import CACHE_OFF, count_words, line
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
@@ -55,24 +52,6 @@ class Watch:
         return snapshot.epoch, sum(snapshot.position.offsets.values()), snapshot.batch
 
 
-@contextmanager
-def under_load(place: Ground, watch: Watch) -> Iterator[None]:
-    over = threading.Event()
-
-    def write() -> None:
-        while not over.wait(0.05):
-            if place.fed < watch.read + AHEAD:
-                place.feed(10)
-
-    thread = threading.Thread(target=write, name="writes", daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        over.set()
-        thread.join()
-
-
 def stands_by(place: Ground) -> tuple[Life, str]:
     """Somebody who stands by, and where it answers."""
     life = place.command("--standby", *PAGES)
@@ -95,7 +74,7 @@ def test_the_output_after_five_takeovers_is_that_of_one_run(ground):
     place = ground("WORDS", config={"batch.max.records": 7})
     watch = Watch(place)
     running, url = place.command(*PAGES), ""
-    with under_load(place, watch):
+    with under_load(place, lambda: watch.read, AHEAD):
         wait_until(lambda: watch.read > 0, running)
         next_one, next_url = stands_by(place)
         for number in range(TAKEOVERS):

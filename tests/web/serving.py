@@ -51,6 +51,20 @@ def latencies() -> Latencies:
     return found
 
 
+def counted() -> dict[str, Any]:
+    """What an application has counted, one of each."""
+    return {
+        "tasks": {"KSTREAM-SOURCE-0000000000": {"0_0": 10, "0_1": 20}},
+        "sent": {"out": 30},
+        "dead_letters": 1,
+        "stream_times": {"0_0": 400},
+        "restored": {"caught up": 2},
+        "restored_entries": 70,
+        "restored_seconds": 0.5,
+        "latency": latencies(),
+    }
+
+
 class Answer(NamedTuple):
     status: int
     headers: http.client.HTTPMessage

@@ -8,7 +8,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from tests.query.programs import finished
-from tests.web.serving import Told, ask, ends, latencies, served
+from tests.web.serving import Told, ask, counted, ends, served
 
 BOARD = Path(__file__).parents[2] / "contrib/grafana/headrace.json"
 ASKED = re.compile(r"\bheadrace_\w+")
@@ -27,14 +27,7 @@ def given():
     told = Told(
         ends=ends(cluster),
         phases={4: {"plan": 10.0}},
-        tasks={"KSTREAM-SOURCE-0000000000": {"0_0": 10, "0_1": 20}},
-        sent={"out": 30},
-        dead_letters=1,
-        stream_times={"0_0": 400},
-        restored={"caught up": 2},
-        restored_entries=70,
-        restored_seconds=0.5,
-        latency=latencies(),
+        **counted(),
     )
     with served(cluster, told) as server:
         text = ask(server.url, "/metrics").body.decode()

@@ -5,7 +5,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from headrace.query import Follower
 from headrace.web import Board
 from tests.query.programs import feed, finished
-from tests.web.serving import Told, ask, ends, latencies, served
+from tests.web.serving import Told, ask, counted, ends, served
 
 
 def samples(answer):
@@ -20,14 +20,7 @@ def test_every_number_is_that_of_the_application():
     told = Told(
         ends={at: end + 2 for at, end in ends(cluster).items()},
         phases={3: {"plan": 5.0}, 4: {"plan": 10.0, "commit": 20.0}},
-        tasks={"KSTREAM-SOURCE-0000000000": {"0_0": 10, "0_1": 20}},
-        sent={"out": 30},
-        dead_letters=1,
-        stream_times={"0_0": 400},
-        restored={"caught up": 2},
-        restored_entries=70,
-        restored_seconds=0.5,
-        latency=latencies(),
+        **counted(),
         delivered=4,
     )
     with served(cluster, told) as server:

@@ -6,7 +6,7 @@ from before the batch as the old value; keys go in the order of their last updat
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Protocol
 
 from headrace.model.record import Headers
@@ -21,6 +21,15 @@ Forward = Callable[
 
 # (key, timestamp, headers, row, order) of the record that made an update.
 Cause = tuple[Any, int, Headers, Any, Any]
+
+
+def by_last(touched: Sequence[bytes]) -> Iterator[bytes]:
+    """Each once, in the order of their last ones.
+
+    >>> list(by_last([b"a", b"b", b"a"]))
+    [b'b', b'a']
+    """
+    return reversed(dict.fromkeys(reversed(touched)))
 
 
 class Cached(Protocol):
@@ -82,7 +91,7 @@ class Cache:
         if not self.pending:
             return False
         here, key_at = self._here, self._key_at
-        updates = [(raw, self.pending[raw]) for raw in reversed(dict.fromkeys(reversed(self.touched)))]
+        updates = [(raw, self.pending[raw]) for raw in by_last(self.touched)]
         self.pending.clear()
         self.touched.clear()
         row, order = here.row, here.order

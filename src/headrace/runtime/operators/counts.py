@@ -13,6 +13,7 @@ from headrace.runtime.batch import Row
 from headrace.runtime.counting import COUNTED, NUMBER
 from headrace.runtime.env import Env
 from headrace.runtime.failures import Failures
+from headrace.runtime.forward import by_last
 from headrace.runtime.operators.edges import Decoded, Inlet, Outlet
 from headrace.runtime.operators.emit import Emit
 from headrace.runtime.stretch import Stretch
@@ -117,7 +118,7 @@ def combine(
             held[1] = timestamp
 
     def flush() -> None:
-        for raw in reversed(dict.fromkeys(reversed(touched))):  # by the last record of each
+        for raw in by_last(touched):
             records, timestamp, headers, order = pending[raw]
             outlet.outbox.append((topic, None, raw, NUMBER.pack(records), timestamp, headers, order))
         pending.clear()

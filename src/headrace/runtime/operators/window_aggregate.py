@@ -27,7 +27,7 @@ def window_aggregate(node: WindowAggregate, env: Env, emit: Emit, *, true_old: b
     store: WindowedValues = env.store(node.store)
     row_of, get, update, slices_of = store.row, store.table.get, store.update, slicer(node.windows)
     close = emit_closed(node, env, store, emit) if node.on_close else None
-    forward = nothing if close else at_once(emit, send_old=node.send_old)
+    forward = None if close else at_once(emit, send_old=node.send_old)
     initialize, add, drop, grace = node.initialize, node.add, env.drop, node.windows.grace
     observed = env.state.cell(f"{node.name}/stream time", -1)
 
@@ -48,8 +48,9 @@ def window_aggregate(node: WindowAggregate, env: Env, emit: Emit, *, true_old: b
             time = max(time, timestamp)
             new = add(key, value, old)
             update(place, None if new is None else stamped((new, time)), start, known=before is not None)
-            old = None if before is None and true_old else old
-            forward(place, windowed((key, window((start, end)))), new, old, time, headers, True)
+            if forward is not None:
+                old = None if before is None and true_old else old
+                forward(place, windowed((key, window((start, end)))), new, old, time, headers, True)
         if close is not None:
             close(close_time, headers)
 
@@ -94,10 +95,6 @@ def noting(node: WindowAggregate, env: Env, emit: Emit) -> Emit:
             pending[place] = cause if new is not None else (key, time, headers, here.row, here.order)
 
     return run
-
-
-def nothing(*_: Any) -> None:
-    """What is emitted on close is not passed on before."""
 
 
 def key_at(windows: Windows) -> Callable[[bytes, Any], Windowed]:
