@@ -20,7 +20,7 @@ from benchmarks.peers.workload import Workload
 LIMIT = 180.0  # seconds for a backlog
 QUIET = 2.0  # seconds without output, with all input read, after which the output is judged
 SILENT = 15.0  # the same, whatever the group says
-ANSWERS = 0.05  # seconds until the broker has answered what a system has asked before
+ANSWERS = 0.7  # seconds until the broker has answered all that was asked before: clients let it wait for half a second
 TICK = 0.5  # seconds between two records that let time go on
 
 Say = Callable[[str], None]

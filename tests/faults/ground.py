@@ -120,7 +120,7 @@ def wait_until(reached: Callable[[], bool], life: Life) -> None:
     for _ in range(PATIENCE * 20):
         if reached():
             return
-        assert life.process.poll() is None, life.said
+        assert life.process.poll() is None, life.last_words
         event.wait(0.05)
     raise AssertionError(f"it was never so: {life.said}")
 
@@ -171,6 +171,11 @@ class Life:
     def said(self) -> str:
         return (self.folder / "said").read_text()
 
+    @property
+    def last_words(self) -> str:
+        """For who has to find out why it has ended."""
+        return f"exit code {self.process.poll()}: ... {self.said[-3000:]}"
+
     def landed(self) -> int:
         return len(list(self.folder.glob("landed-*")))
 
@@ -184,10 +189,10 @@ class Life:
         return self.process.wait(PATIENCE)
 
     def ends_well(self) -> None:
-        assert self.end() == 0, self.said
+        assert self.end() == 0, self.last_words
 
     def ends_by_kill(self) -> None:
-        assert self.end() == -signal.SIGKILL, f"it was not killed: {self.said}"
+        assert self.end() == -signal.SIGKILL, f"it was not killed: {self.last_words}"
         assert self.landed()
 
     def clear(self) -> None:

@@ -119,8 +119,8 @@ def until(reached: Callable[[], bool], life: Life) -> None:
     """Waits while an application runs."""
     end = time.monotonic() + PATIENCE
     while not reached():
-        assert life.process.poll() is None, f"it has ended: {life.said}"
-        assert time.monotonic() < end, life.said
+        assert life.process.poll() is None, f"it has ended, {life.last_words}"
+        assert time.monotonic() < end, life.last_words
         time.sleep(0.02)
 
 
@@ -156,7 +156,7 @@ def killed_soon(life: Life, chance: random.Random) -> None:
     """Killed wherever it is, a moment from now."""
     with suppress(subprocess.TimeoutExpired):
         life.process.wait(chance.uniform(0, 0.4))
-    assert life.process.poll() is None, f"it was not killed: {life.said}"
+    assert life.process.poll() is None, f"it was not killed, {life.last_words}"
     life.process.kill()
     life.process.wait()
 

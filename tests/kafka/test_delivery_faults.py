@@ -171,6 +171,26 @@ def test_a_broker_that_dies_at_any_time_while_somebody_reads(broker: KafkaBroker
     check(log, case, batches)
 
 
+def test_a_transaction_that_had_to_be_aborted_for_a_reason_that_passes_is_done_again(
+    broker: KafkaBroker, log: KafkaLog, case: str, monkeypatch
+):
+    log.deliver(case, 0, items(case, 0))
+    answers = iter([None, delivering.kafka.KafkaError.NOT_ENOUGH_REPLICAS])
+
+    def around(commit: Callable[[], None]) -> None:
+        code = next(answers, None)
+        if code is None:
+            return commit()
+        raise delivering.kafka.KafkaException(delivering.kafka.KafkaError(code, "too few", False, False, True))
+
+    hook(monkeypatch, around)
+    with KafkaLog(broker.address, QUICK) as second:
+        for number in (1, 2):
+            assert second.deliver(case, number, items(case, number))
+    assert list(answers) == []
+    check(log, case, 3)
+
+
 # --------------------------------------------------------------------------------------------------- two instances
 def test_of_two_instances_the_first_is_fenced(broker: KafkaBroker, log: KafkaLog, case: str):
     log.deliver(case, 0, items(case, 0))

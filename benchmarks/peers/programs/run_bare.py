@@ -95,7 +95,7 @@ def clickstream(room: str) -> tuple[Take, Flush]:
         found = recent.get(user)
         while found and found[0][0] < timestamp - SEARCH_BEFORE_VIEW:
             found.popleft()
-        for terms in [terms for _, terms in found] if found else [None]:
+        for terms in [terms for at, terms in found or () if at <= timestamp] or [None]:
             value = {"page": it["page"], "profile": profiles.get(user), "search_terms": terms}
             made.append((user, orjson.dumps(value), timestamp))
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import os
+import random
 import shutil
 import signal
 import socket
@@ -13,6 +14,7 @@ import tempfile
 import time
 import uuid
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Self
@@ -24,6 +26,7 @@ from headrace.testing.jars import kafka_jars
 # Short-lived and beside the tests that use it: the JIT compiler's second stage and a parallel GC would only compete.
 _JVM = ("-Xmx1g", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Djava.awt.headless=true")
 _START_TIMEOUT = 90.0  # seconds; it takes 3 to 6, and much longer on a busy machine
+_PORTS = 12_000, 32_000
 _API_VERSIONS = struct.pack(">hhi h", 18, 0, 7, -1)  # key, version, correlation, no client id
 _SETTINGS = """\
 process.roles=broker,controller
@@ -45,7 +48,7 @@ share.coordinator.state.topic.replication.factor=1
 share.coordinator.state.topic.min.isr=1
 share.coordinator.state.topic.num.partitions=4
 # A broker that was killed comes back only when its last session is over.
-broker.session.timeout.ms=1000
+broker.session.timeout.ms=2000
 broker.heartbeat.interval.ms=100
 group.initial.rebalance.delay.ms=0
 group.min.session.timeout.ms=100
@@ -223,9 +226,12 @@ def _java() -> str:
 
 
 def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
+    """Not one of those that clients are given: while a broker is away, one of them would take its port."""
+    while True:
+        port = random.randrange(*_PORTS)  # noqa: S311 - nothing secret
+        with socket.socket() as probe, suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port
 
 
 def _answers(port: int) -> bool:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import Future, wait
 from typing import Any, TypeVar
 
 from headrace.log.kafka.clients import Clients, kafka
-from headrace.log.kafka.trouble import NO_ANSWER, REFUSED, code_of, translated
+from headrace.log.kafka.trouble import MOVING, NO_ANSWER, REFUSED, code_of, translated
 
 _FIRST, _LONGEST = 1.0, 5.0  # seconds that one waits before one looks how things are
 _QUIET, _BETWEEN = 2.5, 5.0  # seconds until the first line, and between two
@@ -65,9 +65,15 @@ def ask(clients: Clients, doing: str, question: Callable[[float], Answer]) -> An
 
 
 def answers(
-    clients: Clients, doing: str, question: Callable[[float], Mapping[Name, Future[Any]]]
+    clients: Clients,
+    doing: str,
+    question: Callable[[float], Mapping[Name, Future[Any]]],
+    again: Collection[int] = frozenset({*NO_ANSWER, *MOVING}),
 ) -> dict[Name, Future[Any]]:
-    """The same for questions of the client for administration, each with an answer of its own, good or bad."""
+    """The same for questions of the client for administration, each with an answer of its own, good or bad.
+
+    After answers that are in `again` all is asked once more.
+    """
     waiting = Wait(doing, clients.settings.servers, clients.settings.patience)
     while True:
         asked = dict(question(clients.settings.patience + _MARGIN))
@@ -77,16 +83,14 @@ def answers(
                 raise translated(kafka.KafkaError(_TIMED_OUT), doing)
             waiting.tell()
         errors = [error for future in asked.values() if (error := future.exception()) is not None]
-        if waiting.left <= 0 or not any(_is_no_answer(error) for error in errors):
+        if waiting.left <= 0 or not any(
+            isinstance(error, kafka.KafkaException) and code_of(error) in again for error in errors
+        ):
             return asked
         time.sleep(_PAUSE)
 
 
 _TIMED_OUT = kafka.KafkaError._TIMED_OUT  # noqa: SLF001 - a public name
-
-
-def _is_no_answer(error: BaseException) -> bool:
-    return isinstance(error, kafka.KafkaException) and code_of(error) in NO_ANSWER
 
 
 def _check(clients: Clients, doing: str) -> None:

@@ -20,21 +20,21 @@ from headrace.log.kafka.asking import Wait
 from headrace.log.kafka.clients import Clients, kafka, make
 from headrace.log.kafka.reading import Reading
 from headrace.log.kafka.topics import Topics
-from headrace.log.kafka.trouble import FENCED, NO_ANSWER, code_of, translated
+from headrace.log.kafka.trouble import FENCED, NO_ANSWER, PASSING, code_of, translated
 from headrace.log.protocol import Item, Records
 from headrace.model.ids import TopicPartition
 
 _KEY = b"delivered"
 _BARRIER = b"barrier"
 _LOOK_BACK = 64  # offsets, at first: a delivery takes two
-_LOOK_AGAIN = 0.002  # seconds
+_LOOK_AGAIN, _TRY_AGAIN = 0.002, 0.1  # seconds
 _PURGED = {kafka.KafkaError._PURGE_QUEUE, kafka.KafkaError._PURGE_INFLIGHT}  # noqa: SLF001 - public names
 _NOT_WRITABLE = kafka.KafkaError.TOPIC_AUTHORIZATION_FAILED
 _LOGGER = logging.getLogger("headrace.log.kafka")
 
 
 class UnclearError(Exception):
-    """It is not known whether a transaction was committed."""
+    """It is not known whether a transaction was committed, or it was not, for a reason that may pass."""
 
 
 def marker_topic(application: str) -> str:
@@ -95,11 +95,15 @@ class Line:
         self.last = last
         return ends
 
-    def _explained(self, error: BaseException, failed: Sequence[tuple[TopicPartition, Any]]) -> StreamsError:
+    def _explained(self, error: BaseException, failed: Sequence[tuple[TopicPartition, Any]]) -> Exception:
         """Why a transaction could not be; what it left behind in the client is no reason, but says where."""
         reasons = [found for found in failed if found[1].code() not in _PURGED]
         if reasons:
-            return translated(reasons[0][1], f"{self._doing} to {reasons[0][0]}")
+            at, why = reasons[0]
+            found = translated(why, f"{self._doing} to {at}")
+            return UnclearError(str(found)) if why.code() in PASSING else found
+        if code_of(error) in PASSING:
+            return UnclearError(str(translated(error.args[0], self._doing)))
         names = sorted({at.topic for at, _ in failed})
         if names and code_of(error) == _NOT_WRITABLE:
             names = self._topics.not_writable(names) or names
@@ -186,6 +190,7 @@ class Delivering:
                         raise LogUnavailableError(f"batch {number} could not be delivered: {error}") from error
                 else:
                     return True
+            time.sleep(_TRY_AGAIN)
 
     def _commit(self, application: str, line: Line, load: Load, number: int | None) -> None:
         value = None if number is None else b"%d" % number

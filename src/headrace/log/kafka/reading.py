@@ -12,7 +12,7 @@ from headrace.log.errors import LogBusyError, LogUnavailableError, OffsetOutOfRa
 from headrace.log.kafka.asking import Wait, answers, ask
 from headrace.log.kafka.clients import Clients, Reader, administration, kafka
 from headrace.log.kafka.topics import Topics
-from headrace.log.kafka.trouble import NO_ANSWER, explained, translated
+from headrace.log.kafka.trouble import MOVING, NO_ANSWER, explained, translated
 from headrace.log.protocol import Chunk, Extent, Records
 from headrace.log.reading import check_range
 from headrace.model.ids import TopicPartition
@@ -25,7 +25,7 @@ _KEY, _VALUE, _OFFSET = _Message.key, _Message.value, _Message.offset
 _TIMESTAMP, _HEADERS, _ERROR = _Message.timestamp, _Message.headers, _Message.error
 _END = kafka.KafkaError._PARTITION_EOF  # noqa: SLF001 - a public name
 # The client connects again by itself, and looks for the coordinator of a group that nothing is committed for.
-_PASSING = {*NO_ANSWER, kafka.KafkaError.GROUP_AUTHORIZATION_FAILED}
+_PASSING = {*NO_ANSWER, *MOVING, kafka.KafkaError.GROUP_AUTHORIZATION_FAILED}
 # The client takes the time 0 for "now". It is written as -1, which Kafka's own clients show as "no timestamp".
 NO_TIME = -1
 
@@ -76,7 +76,7 @@ class Reading:
     def _asked(self, wanted: Sequence[Mapping[TopicPartition, Any]]) -> list[dict[TopicPartition, int]]:
         doing = f"asking for the offsets of {', '.join(sorted({at.topic for some in wanted for at in some}))}"
         found: list[dict[TopicPartition, int]] = [{} for _ in wanted]
-        for (number, at), future in answers(self._clients, doing, partial(self._ask_all, wanted)).items():
+        for (number, at), future in answers(self._clients, doing, partial(self._ask_all, wanted), NO_ANSWER).items():
             with explained(f"asking for the offsets of {at}"):
                 found[number][at] = future.result().offset
         return found

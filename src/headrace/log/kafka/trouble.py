@@ -22,13 +22,22 @@ from headrace.log.kafka.clients import kafka
 
 _code = kafka.KafkaError
 FENCED = {_code._FENCED, _code.INVALID_PRODUCER_EPOCH, _code.PRODUCER_FENCED}  # noqa: SLF001 - their public names
-NO_ANSWER = {_code._TRANSPORT, _code._ALL_BROKERS_DOWN, _code._TIMED_OUT, _code._RESOLVE}  # noqa: SLF001
+NO_ANSWER = {
+    _code._TRANSPORT, _code._ALL_BROKERS_DOWN, _code._TIMED_OUT, _code._RESOLVE,  # noqa: SLF001
+    _code.BROKER_NOT_AVAILABLE, _code.NETWORK_EXCEPTION,
+}  # fmt: skip
 NEW = {_code._UNKNOWN_PARTITION, _code._UNKNOWN_TOPIC}  # noqa: SLF001 - to this client, if others know it
 MOVING = {  # a partition or a group is on its way from one broker to another
     _code.NOT_LEADER_FOR_PARTITION, _code.LEADER_NOT_AVAILABLE, _code.NOT_COORDINATOR, _code.COORDINATOR_NOT_AVAILABLE,
     _code.COORDINATOR_LOAD_IN_PROGRESS, _code.REPLICA_NOT_AVAILABLE, _code.OFFSET_NOT_AVAILABLE,
     _code.UNKNOWN_LEADER_EPOCH, _code.FENCED_LEADER_EPOCH, _code.REQUEST_TIMED_OUT,
     _code._NOENT,  # noqa: SLF001 - no leader is known yet
+}  # fmt: skip
+PASSING = {  # another transaction may well succeed
+    *NO_ANSWER, *MOVING, _code._MSG_TIMED_OUT, _code.KAFKA_STORAGE_ERROR,  # noqa: SLF001
+    _code.NOT_ENOUGH_REPLICAS, _code.NOT_ENOUGH_REPLICAS_AFTER_APPEND, _code.CONCURRENT_TRANSACTIONS,
+    _code.OUT_OF_ORDER_SEQUENCE_NUMBER, _code.UNKNOWN_PRODUCER_ID, _code.INVALID_TXN_STATE,
+    _code.INVALID_PRODUCER_ID_MAPPING,
 }  # fmt: skip
 _KINDS: dict[int, type[StreamsError]] = {
     _code.UNKNOWN_TOPIC_OR_PART: UnknownTopicError,
