@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from itertools import count
 from typing import Any
 
+import confluent_kafka
 import pytest
 
 from headrace.errors import StreamsError
@@ -18,6 +19,7 @@ from headrace.model.ids import TopicPartition
 from headrace.testing import KafkaBroker
 
 pytestmark = [pytest.mark.kafka, pytest.mark.slow]
+kafka: Any = confluent_kafka
 _NAMES = (f"case-{i}" for i in count())
 QUICK = {"default.api.timeout.ms": 3000, "socket.timeout.ms": 1000, "socket.connection.setup.timeout.ms": 1000} | {
     "reconnect.backoff.max.ms": 200
@@ -189,6 +191,24 @@ def test_a_transaction_that_had_to_be_aborted_for_a_reason_that_passes_is_done_a
             assert second.deliver(case, number, items(case, number))
     assert list(answers) == []
     check(log, case, 3)
+
+
+def test_the_open_transaction_of_somebody_else_hides_deliveries_but_does_not_stop_them(
+    broker: KafkaBroker, log: KafkaLog, case: str, caplog
+):
+    log.deliver(case, 0, items(case, 0))
+    other = kafka.Producer({"bootstrap.servers": broker.bootstrap, "transactional.id": f"{case}-other"})
+    other.init_transactions(30)
+    other.begin_transaction()
+    other.produce(case, b"never", partition=0)
+    other.flush(30)
+    for number in (1, 2):
+        assert log.deliver(case, number, items(case, number))
+    assert log.extents([case])[TopicPartition(case, 0)].end < log.extents([case])[TopicPartition(case, 1)].end
+    assert caplog.text.count("not to be seen yet") == 1
+    other.abort_transaction(30)
+    log.deliver(case, 3, items(case, 3))
+    check(log, case, 4)
 
 
 # --------------------------------------------------------------------------------------------------- two instances

@@ -13,11 +13,11 @@ import subprocess
 import tempfile
 import time
 import uuid
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
-from typing import IO, Self
+from typing import Self
 
 from headrace.errors import StreamsError
 from headrace.testing.door import Door
@@ -47,8 +47,6 @@ transaction.state.log.num.partitions=4
 share.coordinator.state.topic.replication.factor=1
 share.coordinator.state.topic.min.isr=1
 share.coordinator.state.topic.num.partitions=4
-# A broker that was killed comes back only when its last session is over.
-broker.session.timeout.ms=2000
 broker.heartbeat.interval.ms=100
 group.initial.rebalance.delay.ms=0
 group.min.session.timeout.ms=100
@@ -56,8 +54,16 @@ group.min.session.timeout.ms=100
 log.retention.ms=-1
 log.message.timestamp.after.max.ms=9223372036854775807
 """
+# For the controller alone.
+_WITHOUT_BROKER = """\
+process.roles=controller
+listeners=CONTROLLER://127.0.0.1:{controller}
+broker.session.timeout.ms=100
+"""
+_ACTIVE, _GONE = "Performing controller activation", "because its session has timed out"
+_NOTICED = 2.0  # seconds after which a controller must have noticed that, unless it knew it before
 _LOGGING = """\
-rootLogger.level = WARN
+rootLogger.level = {level}
 rootLogger.appenderRefs = stdout
 rootLogger.appenderRef.stdout.ref = STDOUT
 appender.console.type = Console
@@ -91,8 +97,7 @@ class KafkaBroker:
         self._is_own_directory = directory is None
         self.directory = Path(tempfile.mkdtemp(prefix="headrace-broker-") if directory is None else directory)
         self.port, self._controller = port or _free_port(), _free_port()
-        self._command = [java, *java_options, f"-Dlog4j2.configurationFile={self.directory}/log4j2.properties"]
-        self._command += ["-cp", f"{kafka_jars(java)}/*"]
+        self._command = [java, *java_options, "-cp", f"{kafka_jars(java)}/*"]
         self._process: subprocess.Popen[bytes] | None = None
         self.directory.mkdir(parents=True, exist_ok=True)
         self._door = Door(self.directory, java, _free_port(), users) if users else None
@@ -145,6 +150,7 @@ class KafkaBroker:
         """Starts it again on what is in its directory, after a crash if it still runs."""
         if self._process is not None:
             self.kill()
+        self._bury()
         self._start()
 
     def pause(self) -> None:
@@ -179,41 +185,78 @@ class KafkaBroker:
         fixed = _SETTINGS.format(port=self.port, controller=self._controller, data=self.directory / "data")
         lines = [f"{name}={value}\n" for name, value in settings.items()]
         self._properties.write_text(fixed + "".join(lines), encoding="utf-8")
-        (self.directory / "log4j2.properties").write_text(_LOGGING, encoding="utf-8")
-        if not (self.directory / "data").is_dir():
+        if (self.directory / "data").is_dir():
+            self._bury()
+        else:
             cluster = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
-            with self.output.open("ab") as output:
-                self._run("kafka.tools.StorageTool", "format", "-t", cluster, "-c", str(self._properties), to=output)
+            self._run("kafka.tools.StorageTool", "format", "-t", cluster, "-c", str(self._properties))
 
     @property
     def _properties(self) -> Path:
         return self.directory / "server.properties"
 
-    def _run(self, *arguments: str, to: IO[bytes]) -> None:
-        done = subprocess.run([*self._command, *arguments], stdout=to, stderr=subprocess.STDOUT, check=False)  # noqa: S603
+    def _run(self, *arguments: str) -> None:
+        with self.output.open("ab") as output:
+            done = subprocess.run([*self._command, *arguments], stdout=output, stderr=output, check=False)  # noqa: S603
         if done.returncode:
-            raise self._failure("could not be set up")
+            raise _failure("could not be set up", self.output)
+
+    def _bury(self) -> None:
+        """Lets a controller without a broker find out that the broker was killed.
+
+        Else the next one takes itself for the one before, until that one's session is over. If it has to end
+        transactions just then, Kafka takes their partitions for deleted, and nobody ever sees that they have ended.
+        """
+        own = self._properties.read_text(encoding="utf-8").splitlines(keepends=True)
+        alone = [line for line in own if not line.startswith("advertised.listeners=")]
+        properties, said = self.directory / "controller.properties", self.directory / "controller.log"
+        properties.write_text("".join(alone) + _WITHOUT_BROKER.format(controller=self._controller), encoding="utf-8")
+        said.unlink(missing_ok=True)
+        controller, began = self._launched(properties, "INFO", said), list[float]()
+
+        def is_noticed() -> bool:
+            text = said.read_text(encoding="utf-8", errors="replace")
+            if _ACTIVE in text:
+                began.append(time.monotonic())
+            return _GONE in text or (bool(began) and time.monotonic() > began[0] + _NOTICED)
+
+        self._await(controller, is_noticed, said)
+        controller.terminate()
+        controller.wait()
 
     def _start(self) -> None:
-        arguments = [*self._command, "kafka.Kafka", str(self._properties)]
-        with self.output.open("ab") as output:
+        self._process = self._launched(self._properties, "WARN", self.output)
+        try:
+            self._await(self._process, lambda: _answers(self.port), self.output)
+        except StreamsError:
+            self._process = None
+            raise
+
+    def _launched(self, properties: Path, level: str, said: Path) -> subprocess.Popen[bytes]:
+        logging = self.directory / f"log4j2-{level}.properties"
+        logging.write_text(_LOGGING.format(level=level), encoding="utf-8")
+        arguments = [*self._command, f"-Dlog4j2.configurationFile={logging}", "kafka.Kafka", str(properties)]
+        with said.open("ab") as output:
             # A session of its own: Ctrl-C is for the tests, which then end it.
-            self._process = subprocess.Popen(  # noqa: S603
+            return subprocess.Popen(  # noqa: S603
                 arguments, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT, start_new_session=True
             )
+
+    def _await(self, process: subprocess.Popen[bytes], is_so: Callable[[], bool], said: Path) -> None:
         end = time.monotonic() + _START_TIMEOUT
-        while not _answers(self.port):
-            if self._process.poll() is not None:
-                self._process = None
-                raise self._failure("ended while it started")
+        while not is_so():
+            if process.poll() is not None:
+                raise _failure("ended while it started", said)
             if time.monotonic() > end:
-                self.kill()
-                raise self._failure(f"did not answer within {_START_TIMEOUT:g} seconds")
+                process.kill()
+                process.wait()
+                raise _failure(f"did not answer within {_START_TIMEOUT:g} seconds", said)
             time.sleep(0.05)
 
-    def _failure(self, what: str) -> StreamsError:
-        last = self.output.read_text(encoding="utf-8", errors="replace").splitlines()[-15:]
-        return StreamsError(f"the Kafka broker {what}; the end of {self.output}:\n" + "\n".join(last))
+
+def _failure(what: str, said: Path) -> StreamsError:
+    last = said.read_text(encoding="utf-8", errors="replace").splitlines()[-15:]
+    return StreamsError(f"the Kafka broker {what}; the end of {said}:\n" + "\n".join(last))
 
 
 def _java() -> str:

@@ -28,6 +28,7 @@ _KEY = b"delivered"
 _BARRIER = b"barrier"
 _LOOK_BACK = 64  # offsets, at first: a delivery takes two
 _LOOK_AGAIN, _TRY_AGAIN = 0.002, 0.1  # seconds
+_OTHERS = 1.0  # seconds after which it must be somebody else's transaction that hides ours
 _PURGED = {kafka.KafkaError._PURGE_QUEUE, kafka.KafkaError._PURGE_INFLIGHT}  # noqa: SLF001 - public names
 _NOT_WRITABLE = kafka.KafkaError.TOPIC_AUTHORIZATION_FAILED
 _LOGGER = logging.getLogger("headrace.log.kafka")
@@ -145,6 +146,7 @@ class Delivering:
         self._lock = threading.RLock()
         self._lines: dict[str, Line] = {}
         self._fenced: dict[str, str] = {}
+        self._hidden = set[TopicPartition]()  # where the open transactions of others hide what was delivered
 
     def delivered(self, application: str) -> int:
         """What the marker says now; a transaction that is not over yet may still move it."""
@@ -197,7 +199,7 @@ class Delivering:
         marker = (TopicPartition(marker_topic(application), 0), Records([_KEY], [value], [max(_now(), 1)]))
         try:
             ends = line.commit([*load, marker], -1 if number is None else number)
-            self._see(ends)
+            self._see(ends, marker[0])
         except FencedError as error:
             self._fenced[application] = str(error)
             raise
@@ -205,13 +207,27 @@ class Delivering:
             self._drop(application)
             raise
 
-    def _see(self, ends: Mapping[TopicPartition, int]) -> None:
-        """Waits until readers see what was committed: a cluster says that it will do it a little before it has."""
-        end = time.monotonic() + self._clients.settings.patience
-        while any(upto <= ends[at] for at, upto in self._reading.ends(list(ends)).items()):
-            if time.monotonic() > end:
-                raise UnclearError("what was committed is not to be seen")
+    def _see(self, ends: Mapping[TopicPartition, int], own: TopicPartition) -> None:
+        """Waits until readers see what was committed: a cluster says that it will do it a little before it has.
+
+        In the marker's topic nobody else writes. Elsewhere the open transaction of somebody else hides what is behind
+        its beginning, also ours, for as long as it likes: that is not waited for.
+        """
+        began, hidden = time.monotonic(), ends.keys()
+        while hidden := {at for at, upto in self._reading.ends(list(hidden)).items() if upto <= ends[at]}:
+            waited = time.monotonic() - began
+            if own not in hidden and (hidden <= self._hidden or waited > _OTHERS):
+                break
+            if waited > self._clients.settings.patience:
+                raise UnclearError(
+                    f"{own} does not show what was committed: the transaction hangs in the cluster, and "
+                    "`kafka-transactions.sh find-hanging` says where"
+                )
             time.sleep(_LOOK_AGAIN)
+        if more := hidden - self._hidden:
+            names = ", ".join(map(str, sorted(more)))
+            _LOGGER.warning("What is delivered to %s is not to be seen yet: a transaction is open there", names)
+        self._hidden = (self._hidden - ends.keys()) | hidden
 
     def _line(self, application: str, batch: int) -> Line:
         """The producer of an application, which knows the marker, and is fenced when somebody else moves it."""
@@ -227,7 +243,7 @@ class Delivering:
             # The transactions of earlier producers have ended by now, but a broker that has just started may hide the
             # end of a partition for a moment. What is behind a record of our own is all there was.
             own = (TopicPartition(marker_topic(application), 0), Records([_BARRIER], [b""], [max(_now(), 1)]))
-            self._see(line.commit([own], -1))
+            self._see(line.commit([own], -1), own[0])
             line.last = self.delivered(application)
             self._lines[application] = line
         return line
