@@ -9,10 +9,10 @@ import time
 from collections.abc import Callable, Mapping
 from datetime import timedelta
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from headrace.commit.errors import StageRerunError
+from headrace.commit.exporting import Export, Told, nobody
 from headrace.commit.steps import AtStep, unobserved
 from headrace.errors import StreamsError
 from headrace.model.ids import TaskId
@@ -23,6 +23,7 @@ from headrace.query.samples import ShownRecord, shown
 from headrace.query.snapshot import view_of_last
 from headrace.query.status import Observation
 from headrace.query.streams_metrics import streams_metrics
+from headrace.spark.handing_over import write_changelogs
 from headrace.spark.life import QueryStoppedError, State, ended_by_signals
 from headrace.spark.setup import Setup, absolute, configuration, log_address, state_directory
 from headrace.spark.totals import Totals
@@ -145,9 +146,7 @@ class Application:
         self.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *failure: object) -> None:
         self.stop()
 
     # ---------------------------------------------------------------------------------------------- while it runs
@@ -255,6 +254,10 @@ class Application:
         if self._run is not None:
             raise StreamsError(f"{self.application_id} is {self._state}: stop it before its local state is removed")
         shutil.rmtree(Path(self.setup.state_dir) / self.application_id, ignore_errors=True)
+
+    def write_changelogs(self, *, dry_run: bool = False, told: Told = nobody) -> list[Export]:
+        """Writes the state to where Kafka Streams looks for it, so that a Java application can go on; stop it first."""
+        return write_changelogs(self.setup, dry_run=dry_run, told=told)
 
     # ---------------------------------------------------------------------------------------------------- looking in
     def store(self, name: str) -> Any:

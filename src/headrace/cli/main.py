@@ -11,7 +11,21 @@ from typing import Annotated, Any
 
 import typer
 
-from headrace.cli import broker, config, consume, demo, doctor, groups, looking, produce, reset, run, topics, topology
+from headrace.cli import (
+    broker,
+    changelogs,
+    config,
+    consume,
+    demo,
+    doctor,
+    groups,
+    looking,
+    produce,
+    reset,
+    run,
+    topics,
+    topology,
+)
 from headrace.cli.printing import hush, say
 from headrace.errors import StreamsError
 from headrace.log.errors import UnknownTopicError
@@ -35,6 +49,7 @@ app.command("produce")(produce.produce)
 app.command("consume")(consume.consume)
 app.add_typer(groups.app, name="groups")
 app.command("reset")(reset.reset)
+app.command("changelogs")(changelogs.changelogs)
 app.add_typer(broker.app, name="broker")
 app.command("doctor")(doctor.doctor)
 app.command("config")(config.config)

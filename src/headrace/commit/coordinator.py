@@ -23,7 +23,7 @@ from headrace.commit.draft import Draft, write_manifest
 from headrace.commit.errors import FencedError
 from headrace.commit.fingerprint import Fingerprint
 from headrace.commit.lane import Lane
-from headrace.commit.manifest import Manifest, Outbox, digest_in
+from headrace.commit.manifest import Changelog, Manifest, Outbox, digest_in
 from headrace.commit.names import manifest_name
 from headrace.commit.owner import Holder, Ownership, is_gone, this_process
 from headrace.commit.pieces import Piece, read_piece
@@ -88,12 +88,14 @@ class Coordinator:
         *,
         topics: Mapping[str, str] | None = None,
         positions: Mapping[TopicPartition, int] | None = None,
+        changelogs: Mapping[str, Changelog] | None = None,
         habits: Habits | None = None,
         world: World | None = None,
     ) -> Self:
         """Takes over a checkpoint, or begins one, and delivers what the log lacks.
 
-        `topics` has the ids of the topics that are read, `positions` where to begin with partitions that are new.
+        `topics` has the ids of the topics that are read, `positions` where to begin with partitions that are new,
+        `changelogs` what to fill stores from if the whole checkpoint is new.
         """
         habits, world = habits or Habits(), world or World()
         ledger = recovery.recover(storage, habits.keep)
@@ -106,7 +108,7 @@ class Coordinator:
         coordinator = None
         try:
             coordinator = cls(storage, log, ownership, draft, habits, world)
-            coordinator._take_over(fingerprint, topics or {}, positions or {})
+            coordinator._take_over(fingerprint, topics or {}, positions or {}, changelogs or {})
         except Exception:
             if coordinator is not None:
                 coordinator.abandon()
@@ -115,7 +117,11 @@ class Coordinator:
         return coordinator
 
     def _take_over(
-        self, fingerprint: Fingerprint, topics: Mapping[str, str], positions: Mapping[TopicPartition, int]
+        self,
+        fingerprint: Fingerprint,
+        topics: Mapping[str, str],
+        positions: Mapping[TopicPartition, int],
+        changelogs: Mapping[str, Changelog],
     ) -> None:
         """Sees that everything fits, commits that nothing happened, so that nobody else can, and catches up."""
         storage, number = self._storage, None
@@ -126,6 +132,7 @@ class Coordinator:
             recovery.check_deliveries(self.ledger, self._delivery.last, storage)
             new = {at: start for at, start in positions.items() if at not in self.ledger.positions}
             draft = replace(self._draft, clock=self.ledger.clock, fingerprint=fingerprint, topics=topics, positions=new)
+            draft = replace(draft, changelogs=changelogs if number < 0 else self.ledger.changelogs)
             with step(TAKEOVER, self._at_step):
                 written = self._write(draft)
             if written is not None:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from headrace.commit.chain import Chain, Link, replaced
 from headrace.commit.fingerprint import Fingerprint
 from headrace.commit.ledger import Ledger
-from headrace.commit.manifest import Blobs, Carried, Manifest, Outbox, TaskChange, encode_manifest
+from headrace.commit.manifest import Blobs, Carried, Changelog, Manifest, Outbox, TaskChange, encode_manifest
 from headrace.commit.merging import Merge
 from headrace.commit.pieces import Blob, FileRef, Piece
 from headrace.commit.receipt import Receipt
@@ -30,6 +30,7 @@ class Draft:
     positions: Mapping[TopicPartition, int] = field(default_factory=dict[TopicPartition, int])
     topics: Mapping[str, str] = field(default_factory=dict[str, str])
     fingerprint: Fingerprint | None = None  # if it changed
+    changelogs: Mapping[str, Changelog] = field(default_factory=dict[str, Changelog])
 
 
 def write_manifest(ledger: Ledger, draft: Draft, *, always_all: int) -> tuple[Manifest, bytes]:
@@ -60,6 +61,7 @@ def write_manifest(ledger: Ledger, draft: Draft, *, always_all: int) -> tuple[Ma
         carried=_carried(ledger, receipts, blobs),
         dropped=sum((Counter(receipt.dropped) for receipt in receipts), Counter(ledger.dropped)),
         fingerprint=draft.fingerprint or (ledger.fingerprint if says_all else None),
+        changelogs=draft.changelogs,
     )
     return manifest, encode_manifest(manifest, blobs)
 

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from headrace.commit.chain import Chain
 from headrace.commit.errors import CheckpointCorruptedError, CheckpointMismatchError, MissingFileError
 from headrace.commit.fingerprint import Fingerprint
-from headrace.commit.manifest import Carried, Manifest, Outbox, TaskChange, decode_manifest
+from headrace.commit.manifest import Carried, Changelog, Manifest, Outbox, TaskChange, decode_manifest
 from headrace.commit.names import MANIFESTS, manifest_name, manifest_number
 from headrace.commit.pieces import Piece
 from headrace.commit.storage import Storage
@@ -40,6 +40,7 @@ class Ledger:
         self.topics: dict[str, str] = {}
         self.carried: tuple[Carried, ...] = ()
         self.dropped: Mapping[str, int] = {}
+        self.changelogs: Mapping[str, Changelog] = {}  # by store: what the first batch fills them from
         self.outboxes: dict[int, tuple[Outbox, ...]] = {}  # of batches that may not have been delivered yet
         self.said = 0  # links in manifests since the one that says all
         self._since: dict[int, int] = {}
@@ -74,6 +75,7 @@ class Ledger:
         self.checkpoint, self.application, self.epoch = manifest.checkpoint, manifest.application, manifest.epoch
         self.clock, self.carried, self.dropped = manifest.clock, manifest.carried, manifest.dropped
         self.fingerprint, self.delivered_before = manifest.fingerprint or self.fingerprint, manifest.delivered
+        self.changelogs = manifest.changelogs
         self.outboxes[manifest.number] = manifest.outboxes
         self._since[manifest.number] = manifest.since
         for change in manifest.tasks:

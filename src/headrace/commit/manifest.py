@@ -50,6 +50,13 @@ class Carried(NamedTuple):
     piece: Piece
 
 
+class Changelog(NamedTuple):
+    """A topic with the state that another implementation left, and up to where each of its partitions is read."""
+
+    topic: str
+    ends: tuple[int, ...]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Manifest:
     """`since` is the last manifest that says all; in between, tasks, positions and topics are those that changed."""
@@ -69,6 +76,7 @@ class Manifest:
     carried: tuple[Carried, ...] = ()  # all that waits
     dropped: Mapping[str, int] = field(default_factory=dict[str, int])  # records since the beginning, by reason
     fingerprint: Fingerprint | None = None  # if it changed
+    changelogs: Mapping[str, Changelog] = field(default_factory=dict[str, Changelog])  # to fill stores from, next
 
     @property
     def says_all(self) -> bool:

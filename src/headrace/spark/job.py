@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from headrace.commit.ledger import Ledger
+from headrace.commit.manifest import Changelog
 from headrace.commit.steps import AtStep, unobserved
 from headrace.config import Config
 from headrace.model.ids import TaskId
@@ -33,6 +34,7 @@ class Job:
     state: str  # the local directory
     checkpoint_id: str = ""
     topics: Mapping[str, str] = field(default_factory=dict[str, str])  # ids: a topic that is made anew is another one
+    changelogs: Mapping[str, Changelog] = field(default_factory=dict[str, Changelog])  # to fill stores from, at first
     slots: int = 1  # Spark partitions of every level
     at_step: AtStep = unobserved  # told of every step, in whichever process it is taken
 
@@ -60,7 +62,8 @@ class Job:
     def placed(self, ledger: Ledger, slots: int) -> Job:
         """The job once it is known which checkpoint it lives from, and how many tasks can run at once."""
         slots = max(1, min(slots, sum(self.tasks.values())))
-        return replace(self, checkpoint_id=ledger.checkpoint, topics=dict(ledger.topics), slots=slots)
+        topics, changelogs = dict(ledger.topics), dict(ledger.changelogs)
+        return replace(self, checkpoint_id=ledger.checkpoint, topics=topics, changelogs=changelogs, slots=slots)
 
     @cached_property
     def _slots(self) -> dict[TaskId, int]:

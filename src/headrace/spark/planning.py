@@ -39,6 +39,8 @@ class Planner:
 
     def ends(self, control: Control) -> list[Ends]:
         """What there is to read."""
+        if self._job.changelogs and not control.versions:
+            return []  # a batch that fills stores does nothing else: what it puts is what others had seen before
         topics = sorted({topic for topic, _, _ in control.positions})
         extents = self._log.extents(topics) if topics else {}
         last = {at: extent.end for at, extent in extents.items()}
@@ -94,7 +96,9 @@ class Planner:
 
     def must_run(self, control: Control, clock: int) -> bool:
         """Whether there is something to do besides reading."""
-        begins = self._job.has_processors and len(control.versions) < len(self._job.all_tasks())
+        begins = (self._job.has_processors or self._job.changelogs) and len(control.versions) < len(
+            self._job.all_tasks()
+        )
         due = any(when <= clock for _, _, when in control.due)
         later = self._job.config.stream_time_scope == "application" and control.stream_time > self._told
         return bool(begins or due or later or control.carried or control.spoilt or control.wanted)

@@ -12,6 +12,8 @@ from typing import Any
 
 from headrace.commit.coordinator import Coordinator, Habits, World
 from headrace.commit.fingerprint import fingerprint_of
+from headrace.commit.ledger import manifest_numbers
+from headrace.commit.manifest import Changelog
 from headrace.commit.recovery import read_fingerprint, read_positions
 from headrace.commit.storage import Storage, open_storage
 from headrace.errors import ConfigError, StreamsError
@@ -25,6 +27,7 @@ from headrace.plan.cut import plan
 from headrace.query.errors import UnknownStoreError
 from headrace.query.follower import Follower
 from headrace.runtime.defaults import serdes_of
+from headrace.spark.changelogs import found_changelogs
 from headrace.spark.heart import Heart
 from headrace.spark.host import Host
 from headrace.spark.job import Job
@@ -114,9 +117,16 @@ class Run:
             fingerprint_of(setup.graph, job.plan, setup.config, tasks=tasks, partitions=job.partitions),
             topics={name: topic.id for name, topic in found.items()},
             positions=first_positions(self._log, setup.graph, setup.config, self.topics),
+            changelogs=self._changelogs(storage, job),
             habits=Habits(exactly_once=setup.config.processing_guarantee == "exactly_once"),
             world=World(at_step=setup.at_step, delivered=self._delivered),
         )
+
+    def _changelogs(self, storage: Storage, job: Job) -> dict[str, Changelog]:
+        """What an application in Java left, if this is where it goes on."""
+        if manifest_numbers(storage) or not self._setup.log.startswith("kafka:"):
+            return {}
+        return found_changelogs(self._log, job, self._log.committed(self._setup.application_id))
 
     def _delivered(self, number: int, positions: Mapping[TopicPartition, int]) -> None:
         self._tell_group(positions)
@@ -151,7 +161,13 @@ class Run:
         ledger, extents = self.coordinator.ledger, self._extents()
         read = all(ledger.positions.get(at, 0) >= extent.end for at, extent in extents.items())
         told = self._host is None or self._host.all_told
-        at_rest = read and told and not ledger.carried and self.coordinator.delivered >= ledger.number
+        at_rest = (
+            read
+            and told
+            and not ledger.carried
+            and not ledger.changelogs
+            and self.coordinator.delivered >= ledger.number
+        )
         return at_rest and not self._is_closing
 
     def _extents(self) -> dict[TopicPartition, Extent]:

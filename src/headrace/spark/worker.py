@@ -28,6 +28,7 @@ from headrace.runtime.batch import Result, Row
 from headrace.runtime.stretch import Stretch, stretches
 from headrace.runtime.task import Surroundings, Task
 from headrace.spark import wire
+from headrace.spark.changelogs import take_over
 from headrace.spark.home import Handler, Homes, Message
 from headrace.spark.job import Job
 from headrace.spark.noting import Notes, counted
@@ -175,6 +176,8 @@ class Workshop:
     ) -> tuple[Result, dict[TopicPartition, int]]:
         task.here.stream_time = max(task.here.stream_time, orders.stream_time)
         version, clock = attempt.version, orders.clock
+        if order.base is None and self.job.changelogs:
+            take_over(task, self.job, self.log)
         ends = {TopicPartition(r.topic, r.partition): r.end for r in order.ranges}
         if len(order.ranges) == 1 and not received:
             return task.run_range(carried, self._read(order.ranges[0]), clock=clock, version=version), ends

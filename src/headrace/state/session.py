@@ -145,6 +145,11 @@ class Sessions:
         return Windowed(self._decode(key), Window(start, end))
 
     # ----------------------------------------------------------------------------------- for operators
+    @property
+    def hidden(self) -> int:
+        """Sessions that end at this time or earlier have expired."""
+        return self._times.hidden
+
     def before(self, place: bytes) -> Any:
         """The value as of the last commit, as far as it was within the retention then."""
         return None if self._times.was_hidden(decode_session(place)[2]) else self.table.committed(place)

@@ -11,10 +11,14 @@ import org.apache.kafka.streams.StreamsConfig;
 import org.apache.kafka.streams.errors.StreamsUncaughtExceptionHandler.StreamThreadExceptionResponse;
 import org.apache.kafka.streams.kstream.Consumed;
 import org.apache.kafka.streams.kstream.Grouped;
+import org.apache.kafka.streams.kstream.JoinWindows;
+import org.apache.kafka.streams.kstream.Joined;
 import org.apache.kafka.streams.kstream.KStream;
+import org.apache.kafka.streams.kstream.KTable;
 import org.apache.kafka.streams.kstream.Materialized;
 import org.apache.kafka.streams.kstream.Produced;
 import org.apache.kafka.streams.kstream.SessionWindows;
+import org.apache.kafka.streams.kstream.StreamJoined;
 import org.apache.kafka.streams.kstream.TimeWindows;
 import org.apache.kafka.streams.kstream.Windowed;
 import org.apache.kafka.streams.kstream.WindowedSerdes;
@@ -32,6 +36,7 @@ public class Programs {
         String room = arguments[2];
         switch (arguments[0]) {
             case "word-count" -> wordCount(builder, room);
+            case "states" -> states(builder, room);
             case "exchange" -> exchange(builder, room, "java", "headrace");
             default -> throw new IllegalArgumentException(arguments[0]);
         }
@@ -60,6 +65,22 @@ public class Programs {
             .count(Materialized.as("counts"))
             .toStream()
             .to(room + "-counts", Produced.with(STRING, LONG));
+    }
+
+    /** A store of every kind, each of which shows in what comes out. */
+    static void states(StreamsBuilder builder, String room) {
+        KStream<String, String> events = builder.stream(room + "-events", Consumed.with(STRING, STRING));
+        KStream<String, String> requests = builder.stream(room + "-requests", Consumed.with(STRING, STRING));
+        KTable<String, Long> stock = builder.table(room + "-stock", Consumed.with(STRING, LONG), Materialized.as("stock"));
+        events.groupByKey().windowedBy(TimeWindows.ofSizeAndGrace(Duration.ofMillis(SIZE), Duration.ofDays(1)))
+            .count(Materialized.as("windows")).toStream().to(room + "-windowed", Produced.with(WINDOWED, LONG));
+        events.groupByKey().windowedBy(SessionWindows.ofInactivityGapAndGrace(Duration.ofMillis(500), Duration.ofDays(1)))
+            .count(Materialized.as("sessions")).toStream().to(room + "-sessions", Produced.with(SESSIONS, LONG));
+        requests.join(stock, (wish, left) -> wish + left, Joined.with(STRING, STRING, LONG))
+            .to(room + "-answers", Produced.with(STRING, STRING));
+        JoinWindows together = JoinWindows.ofTimeDifferenceAndGrace(Duration.ofSeconds(1), Duration.ofDays(1));
+        requests.join(events, (wish, event) -> wish + event, together, StreamJoined.with(STRING, STRING, STRING))
+            .to(room + "-pairs", Produced.with(STRING, STRING));
     }
 
     /** Writes what it makes of the inputs to topics `own-...`, and what it reads in the topics `other-...` as text. */

@@ -1,0 +1,126 @@
+"""State that a Java application left: which changelogs of Kafka Streams a new checkpoint begins with, and reading them.
+
+An application that goes on from the offsets of its consumer group needs the state that belongs to them. It is looked
+for once, when the checkpoint is new, and the first manifest says what was found; the first batch fills the stores.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+
+from headrace.commit.changelogs import changelog_name, logged_rows, not_shared
+from headrace.commit.manifest import Changelog
+from headrace.errors import StreamsError
+from headrace.log.protocol import Log, Topic
+from headrace.model.ids import TopicPartition
+from headrace.runtime.task import Task
+from headrace.spark.job import Job
+from headrace.state.changelogs import fill
+from headrace.topology.nodes import Source
+from headrace.topology.table_nodes import TableSource
+
+_log = logging.getLogger(__name__)
+Offsets = Mapping[TopicPartition, int]
+
+
+def found_changelogs(log: Log, job: Job, group: Offsets) -> dict[str, Changelog]:
+    """By store; nothing if the group has read none of the topics: whoever begins anew counts everything once."""
+    topics = log.topics()
+    read = {topic for number in job.plan.stages for topic in topics if job.reads(number, topic)}
+    if not any(at.topic in read for at in group):
+        return {}
+    _refuse_unread(log, job, topics, group)
+    found: dict[str, Changelog] = {}
+    for number, stage in job.plan.stages.items():
+        for store in sorted({*stage.stores} - job.graph.global_stores.keys()):
+            if job.graph.stores[store].logging:
+                topic = topics.get(changelog_name(job.application, store))
+                tasks = job.tasks[number]
+                changelog = (
+                    _of_source(job, store, tasks, group) if topic is None else _of(topic, log, job, store, tasks)
+                )
+                if changelog is not None:
+                    found[store] = changelog
+    _warn(job, topics, found)
+    return found
+
+
+def _of(topic: Topic, log: Log, job: Job, store: str, tasks: int) -> Changelog | None:
+    if topic.partitions != tasks:
+        raise StreamsError(
+            f"the changelog {topic.name} has {topic.partitions} partitions, but {tasks} tasks have the store "
+            f"{store!r}: the topics of the Java application had other numbers of partitions. Put these back, or begin "
+            "without its state: with another application id"
+        )
+    extents = log.extents([topic.name])
+    found = Changelog(topic.name, tuple(extents[at].end for at in sorted(extents)))
+    why = not_shared(job.graph, store)
+    if why is None:
+        return found
+    if any(is_live(log, topic.name, partition, end) for partition, end in enumerate(found.ends)):
+        raise StreamsError(
+            f"the store {store!r} of the Java application {job.application!r} cannot be taken over, because {why}, and "
+            f"its changelog {topic.name} is not empty. Let the Java application run until it is, or begin without its "
+            "state: with another application id, or headrace reset"
+        )
+    return None
+
+
+def _of_source(job: Job, store: str, tasks: int, group: Offsets) -> Changelog | None:
+    """A table whose topic is its changelog, too, as Kafka Streams has it when it optimises: what the group has read."""
+    nodes, parents = job.graph.nodes, job.graph.parents
+    for name, node in nodes.items():
+        if isinstance(node, TableSource) and node.store == store:
+            sources = [source for parent in parents[name] if isinstance(source := nodes[parent], Source)]
+            for topic in (topic for source in sources for topic in source.topics):
+                ends = {at.partition: offset for at, offset in group.items() if at.topic == topic}
+                if ends:
+                    return Changelog(topic, tuple(ends.get(partition, 0) for partition in range(tasks)))
+    return None
+
+
+def _refuse_unread(log: Log, job: Job, topics: Mapping[str, Topic], group: Offsets) -> None:
+    """What lies between two sub-topologies in Java was read from the source, but is in no state yet."""
+    names = [name for inner in job.graph.internal_topics if (name := f"{job.application}-{inner}") in topics]
+    for at, extent in log.extents(sorted(names)).items() if names else ():
+        start = max(group.get(at, 0), extent.earliest)
+        left = sum(len(chunk) for chunk in log.read(at, start, extent.end)) if start < extent.end else 0
+        if left:
+            raise StreamsError(
+                f"the Java application {job.application!r} has left {left} records in {at.topic} that it has not "
+                "processed, and Headrace reads no such topics. Let it run until it has caught up, and stop it then"
+            )
+
+
+def _warn(job: Job, topics: Mapping[str, Topic], found: Mapping[str, Changelog]) -> None:
+    """Somebody who expected more state should find out why it is not there."""
+    for store, changelog in found.items():
+        _log.info("the store %s goes on with what is in %s", store, changelog.topic)
+    logged = (store for stage in job.plan.stages.values() for store in stage.stores if job.graph.stores[store].logging)
+    for store in sorted({*logged} - found.keys() - job.graph.global_stores.keys()):
+        if changelog_name(job.application, store) not in topics:
+            _log.warning("the store %s begins empty: %s is not there", store, changelog_name(job.application, store))
+    known = {changelog_name(job.application, store) for store in job.graph.stores}
+    for topic in sorted(topics):
+        if topic.startswith(f"{job.application}-") and topic.endswith("-changelog") and topic not in known:
+            _log.warning("%s is of no store of this topology: what is in it is not taken over", topic)
+
+
+def is_live(log: Log, topic: str, partition: int, end: int) -> bool:
+    """Whether a partition of a changelog says that there is anything."""
+    live: set[bytes] = set()
+    for key, value, _ in logged_rows(log, topic, partition, end):
+        (live.discard if value is None else live.add)(key)
+    return bool(live)
+
+
+def take_over(task: Task, job: Job, log: Log) -> None:
+    """Fills the stores of a task that has no state yet; it is part of the batch that is about to run."""
+    for store in task.state.stores:
+        changelog = job.changelogs.get(store)
+        if changelog is not None:
+            end = changelog.ends[task.task_id.partition]
+            rows = logged_rows(log, changelog.topic, task.task_id.partition, end)
+            # Whatever was put was put at a time: that is how far stream time had come, at least.
+            task.here.stream_time = max(task.here.stream_time, fill(task.state, store, rows))

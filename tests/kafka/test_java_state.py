@@ -1,0 +1,207 @@
+"""One goes on where the other has stopped, Headrace and the real Kafka Streams: with its offsets and its state."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+from types import ModuleType
+from typing import Any, NamedTuple
+
+import pytest
+
+from headrace import JoinWindows, SessionWindows, StreamsBuilder, TimeWindows, Topology, serde
+from headrace.cli.main import exit_code
+from headrace.commit.errors import AlreadyRunningError
+from headrace.log.admin import Admin
+from headrace.serde import Serde
+from headrace.testing import TopologyTestDriver
+from tests.kafka.java_programs import application, create, records, running, send
+
+pytestmark = [pytest.mark.kafka, pytest.mark.spark, pytest.mark.slow]
+both_ways = pytest.mark.parametrize("java_first", [True, False], ids=["java-headrace", "headrace-java"])
+DAY, SIZE = 86_400_000, 10_000
+TEXTS, COUNTS = (serde.STRING, serde.STRING), (serde.STRING, serde.LONG)
+Row = tuple[str | None, Any, int]  # key, value, timestamp
+
+
+class Program(NamedTuple):
+    """What runs in both languages, on topics whose names begin with that of a room."""
+
+    name: str
+    inputs: dict[str, tuple[Serde, Serde]]
+    outputs: dict[str, tuple[Serde, Serde]]
+    first: list[tuple[str, Row]]  # (topic, record), by time
+    second: list[tuple[str, Row]]
+
+    def build(self, room: str) -> Topology:
+        builder = StreamsBuilder()
+        TOPOLOGIES[self.name](builder, room)
+        return builder.build()
+
+    def expected(self, room: str, given: list[tuple[str, Row]]) -> dict[str, Counter[Any]]:
+        """What comes out if nobody ever stops."""
+        with TopologyTestDriver(self.build(room), {"statestore.cache.max.bytes": 0}) as driver:
+            for topic, (key, value, timestamp) in given:
+                serdes = self.inputs[topic]
+                driver.input_topic(f"{room}-{topic}", *serdes).pipe(key, value, timestamp=timestamp)
+            return {
+                topic: Counter(told(driver.output_topic(f"{room}-{topic}", *serdes).read_records()))
+                for topic, serdes in self.outputs.items()
+            }
+
+
+def told(found: list[Any]) -> list[Any]:
+    return [(record.key, record.value, record.timestamp) for record in found]
+
+
+def word_count(builder: StreamsBuilder, room: str) -> None:
+    (
+        builder.stream(f"{room}-lines", key=serde.STRING, value=serde.STRING)
+        .flat_map_values(lambda line: line.split(" "))
+        .group_by(lambda word: word, key=serde.STRING, value=serde.STRING)
+        .count(store="counts")
+        .to_stream()
+        .to(f"{room}-counts", key=serde.STRING, value=serde.LONG)
+    )
+
+
+def states(builder: StreamsBuilder, room: str) -> None:
+    """A store of every kind, each of which shows in what comes out."""
+    events = builder.stream(f"{room}-events", key=serde.STRING, value=serde.STRING)
+    requests = builder.stream(f"{room}-requests", key=serde.STRING, value=serde.STRING)
+    stock = builder.table(f"{room}-stock", key=serde.STRING, value=serde.LONG, store="stock")
+    windows = events.group_by_key().windowed_by(TimeWindows.of(SIZE, grace=DAY)).count(store="windows")
+    windows.to_stream().to(f"{room}-windowed", key=WINDOWED, value=serde.LONG)
+    sessions = events.group_by_key().windowed_by(SessionWindows.of(500, grace=DAY)).count(store="sessions")
+    sessions.to_stream().to(f"{room}-sessions", key=SESSIONS, value=serde.LONG)
+    requests.join(stock, lambda wish, left: f"{wish}{left}").to(f"{room}-answers", key=serde.STRING, value=serde.STRING)
+    requests.join(events, lambda wish, event: wish + event, windows=JoinWindows.of(1000, grace=DAY)).to(
+        f"{room}-pairs", key=serde.STRING, value=serde.STRING
+    )
+
+
+WINDOWED, SESSIONS = serde.windowed(serde.STRING, SIZE), serde.session_windowed(serde.STRING)
+TOPOLOGIES = {"word-count": word_count, "states": states}
+
+# Of today: brokers remove what is older than the retention of a changelog.
+NOW = int(time.time() * 1000) // SIZE * SIZE - 10 * SIZE
+WORDS = Program(
+    "word-count",
+    {"lines": TEXTS},
+    {"counts": COUNTS},
+    [("lines", (None, "to be or not to be", NOW + 1)), ("lines", (None, "that is the question", NOW + 2))],
+    [("lines", (None, "to die to sleep", NOW + 3)), ("lines", (None, "the question is no more", NOW + 4))],
+)
+STATES = Program(
+    "states",
+    {"events": TEXTS, "requests": TEXTS, "stock": COUNTS},
+    {
+        "windowed": (WINDOWED, serde.LONG),
+        "sessions": (SESSIONS, serde.LONG),
+        "answers": TEXTS,
+        "pairs": TEXTS,
+    },
+    [
+        ("stock", ("ä", 5, NOW + 1)),
+        ("stock", ("b", 7, NOW + 2)),
+        ("stock", ("", 9, NOW + 3)),
+        ("stock", ("b", None, NOW + 4)),
+        ("events", ("ä", "x", NOW + 100)),
+        ("requests", ("ä", "r", NOW + 200)),
+        ("events", ("b", "y", NOW + 300)),
+        ("events", ("ä", "z", NOW + 400)),
+        ("events", ("ä", "z", NOW + 400)),  # a duplicate
+        ("events", ("", "x", NOW + 5_000)),
+        ("requests", ("", "r", NOW + 5_100)),
+    ],
+    [
+        ("events", ("ä", "v", NOW + 450)),
+        ("requests", ("ä", "s", NOW + 500)),
+        ("events", ("b", "w", NOW + 600)),
+        ("requests", ("b", "s", NOW + 650)),
+        ("events", ("ä", "u", NOW + 1_200)),  # a second session, which the next record makes one with the first
+        ("events", ("ä", "u", NOW + 900)),
+        ("requests", ("", "s", NOW + 5_200)),
+        ("events", ("", "v", NOW + 20_000)),
+    ],
+)
+
+
+def write(address: str, program: Program, room: str, given: list[tuple[str, Row]]) -> None:
+    for topic, serdes in program.inputs.items():
+        send(address, f"{room}-{topic}", serdes, [row for name, row in given if name == topic])
+
+
+def written(address: str, program: Program, room: str, expected: dict[str, Counter[Any]]) -> dict[str, Counter[Any]]:
+    """What is in the outputs, once it is as much as expected."""
+    return {
+        topic: Counter(told(records(address, f"{room}-{topic}", expected[topic].total(), serdes)))
+        for topic, serdes in program.outputs.items()
+    }
+
+
+@both_ways
+@pytest.mark.parametrize("program", [WORDS, STATES], ids=["words", "states"])
+def test_state_goes_on_in_the_other_language(
+    broker_address: str, java: list[str], room: str, tmp_path: Path, program: Program, java_first: bool
+):
+    """Together they write what one would have written alone."""
+    app = application(broker_address, room, program.build(room), tmp_path)
+    halfway, whole = program.expected(room, program.first), program.expected(room, program.first + program.second)
+
+    def run_java(expected: dict[str, Counter[Any]]) -> None:
+        with running(java, program.name, broker_address, room, tmp_path):
+            written(broker_address, program, room, expected)
+
+    def run_headrace(_expected: dict[str, Counter[Any]]) -> None:
+        app.run_available()
+        if not java_first:
+            app.write_changelogs()
+
+    create(broker_address, *(f"{room}-{topic}" for topic in [*program.inputs, *program.outputs]))
+    runs = (run_java, run_headrace) if java_first else (run_headrace, run_java)
+    write(broker_address, program, room, program.first)
+    runs[0](halfway)
+    assert written(broker_address, program, room, halfway) == halfway
+    write(broker_address, program, room, program.second)
+    runs[1](whole)
+    assert written(broker_address, program, room, whole) == whole
+
+
+def test_changelogs_are_written_from_the_command_line_once(
+    broker_address: str, room: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+):
+    """What is there already is not written again, what is gone is deleted, and not while the application runs."""
+    create(broker_address, *(f"{room}-{topic}" for topic in [*STATES.inputs, *STATES.outputs]))
+    write(broker_address, STATES, room, STATES.first)
+    app = application(broker_address, room, STATES.build(room), tmp_path)
+    module = ModuleType("handed_over")
+    module.__dict__["app"] = app
+    monkeypatch.setitem(sys.modules, "handed_over", module)
+
+    def exported(*options: str) -> dict[str, tuple[int, int, int]]:
+        assert exit_code(["changelogs", "handed_over:app", "--json", *options]) == 0
+        rows = json.loads(capsys.readouterr().out)
+        return {row["store"]: (row["entries"], row["written"], row["deleted"]) for row in rows}
+
+    with app:
+        app.drain(60)
+        with pytest.raises(AlreadyRunningError):
+            app.write_changelogs()
+    would = exported("--dry-run")
+    with Admin(broker_address) as admin:
+        assert not [topic for topic in admin.topics() if topic.startswith(room) and topic.endswith("-changelog")]
+    assert would["stock"] == (2, 2, 0)
+    assert exported() == would
+    assert exported() == {store: (entries, 0, 0) for store, (entries, _, _) in would.items()}
+    send(broker_address, f"{room}-stock", COUNTS, [("", None, NOW + 7_000)])
+    app.run_available()
+    assert exported()["stock"] == (1, 0, 1)
+    with Admin(broker_address) as admin:
+        windows, stock = (admin.describe(f"{room}-{store}-changelog").topic for store in ("windows", "stock"))
+    assert (windows.partitions, windows.config["cleanup.policy"], stock.config["cleanup.policy"]) == (
+        2, "compact,delete", "compact",
+    )  # fmt: skip
