@@ -11,6 +11,7 @@ from headrace.commit.errors import (
     FencedError,
 )  # fmt: skip
 from headrace.commit.ledger import manifest_numbers, read_manifest
+from headrace.commit.manifest import Changelog
 from headrace.commit.names import manifest_name
 from headrace.commit.objects import Objects
 from headrace.commit.steps import TAKEOVER
@@ -51,6 +52,17 @@ def test_after_a_clean_stop_the_next_one_may_come_at_once(ground):
     opened(ground.storage, ground.log).close()
     with opened(ground.storage, ground.log, gone=False) as second:
         assert second.number == 2
+
+
+def test_changelogs_that_a_new_checkpoint_begins_with_wait_for_its_first_batch(ground):
+    changelogs = {"counts": Changelog("app-counts-changelog", (3,))}
+    opened(ground.storage, ground.log, changelogs=changelogs).close()
+    with opened(ground.storage, ground.log, changelogs={"later": Changelog("x", ())}) as second:
+        assert second.ledger.changelogs == changelogs  # the first one has stopped before its first batch
+        second.commit(2, 0, [])
+        assert not second.ledger.changelogs
+    with opened(ground.storage, ground.log, changelogs=changelogs) as third:
+        assert not third.ledger.changelogs
 
 
 def test_one_that_was_followed_cannot_commit(ground):

@@ -83,7 +83,9 @@ def records(
     return found
 
 
-def application(address: str, name: str, topology: Topology, folder: Path) -> Application:
+def application(address: str, name: str, topology: Topology, folder: Path, **more: Any) -> Application:
     """Without caches: every update comes out, on both sides."""
     checkpoint, state = str(folder / "checkpoint"), str(folder / "state")
-    return Application(name, topology, address, checkpoint=checkpoint, state_dir=state, statestore_cache_max_bytes=0)
+    return Application(
+        name, topology, address, checkpoint=checkpoint, state_dir=state, statestore_cache_max_bytes=0, **more
+    )

@@ -13,15 +13,17 @@ from typing import Any, NamedTuple
 import pytest
 
 from headrace import JoinWindows, SessionWindows, StreamsBuilder, TimeWindows, Topology, serde
+from headrace.app import Application
 from headrace.cli.main import exit_code
 from headrace.commit.errors import AlreadyRunningError
+from headrace.commit.steps import MANIFEST, unobserved
+from headrace.errors import StreamsError
 from headrace.log.admin import Admin
 from headrace.serde import Serde
 from headrace.testing import TopologyTestDriver
 from tests.kafka.java_programs import application, create, records, running, send
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark, pytest.mark.slow]
-both_ways = pytest.mark.parametrize("java_first", [True, False], ids=["java-headrace", "headrace-java"])
 DAY, SIZE = 86_400_000, 10_000
 TEXTS, COUNTS = (serde.STRING, serde.STRING), (serde.STRING, serde.LONG)
 Row = tuple[str | None, Any, int]  # key, value, timestamp
@@ -33,8 +35,7 @@ class Program(NamedTuple):
     name: str
     inputs: dict[str, tuple[Serde, Serde]]
     outputs: dict[str, tuple[Serde, Serde]]
-    first: list[tuple[str, Row]]  # (topic, record), by time
-    second: list[tuple[str, Row]]
+    parts: list[list[tuple[str, Row]]]  # (topic, record), by time: what there is when the first one runs, the next …
 
     def build(self, room: str) -> Topology:
         builder = StreamsBuilder()
@@ -92,8 +93,11 @@ WORDS = Program(
     "word-count",
     {"lines": TEXTS},
     {"counts": COUNTS},
-    [("lines", (None, "to be or not to be", NOW + 1)), ("lines", (None, "that is the question", NOW + 2))],
-    [("lines", (None, "to die to sleep", NOW + 3)), ("lines", (None, "the question is no more", NOW + 4))],
+    [
+        [("lines", (None, "to be or not to be", NOW + 1)), ("lines", (None, "that is the question", NOW + 2))],
+        [("lines", (None, "to die to sleep", NOW + 3)), ("lines", (None, "the question is no more", NOW + 4))],
+        [("lines", (None, "to die to sleep no more", NOW + 5)), ("lines", (None, "that is the question", NOW + 6))],
+    ],
 )
 STATES = Program(
     "states",
@@ -105,27 +109,29 @@ STATES = Program(
         "pairs": TEXTS,
     },
     [
-        ("stock", ("ä", 5, NOW + 1)),
-        ("stock", ("b", 7, NOW + 2)),
-        ("stock", ("", 9, NOW + 3)),
-        ("stock", ("b", None, NOW + 4)),
-        ("events", ("ä", "x", NOW + 100)),
-        ("requests", ("ä", "r", NOW + 200)),
-        ("events", ("b", "y", NOW + 300)),
-        ("events", ("ä", "z", NOW + 400)),
-        ("events", ("ä", "z", NOW + 400)),  # a duplicate
-        ("events", ("", "x", NOW + 5_000)),
-        ("requests", ("", "r", NOW + 5_100)),
-    ],
-    [
-        ("events", ("ä", "v", NOW + 450)),
-        ("requests", ("ä", "s", NOW + 500)),
-        ("events", ("b", "w", NOW + 600)),
-        ("requests", ("b", "s", NOW + 650)),
-        ("events", ("ä", "u", NOW + 1_200)),  # a second session, which the next record makes one with the first
-        ("events", ("ä", "u", NOW + 900)),
-        ("requests", ("", "s", NOW + 5_200)),
-        ("events", ("", "v", NOW + 20_000)),
+        [
+            ("stock", ("ä", 5, NOW + 1)),
+            ("stock", ("b", 7, NOW + 2)),
+            ("stock", ("", 9, NOW + 3)),
+            ("stock", ("b", None, NOW + 4)),
+            ("events", ("ä", "x", NOW + 100)),
+            ("requests", ("ä", "r", NOW + 200)),
+            ("events", ("b", "y", NOW + 300)),
+            ("events", ("ä", "z", NOW + 400)),
+            ("events", ("ä", "z", NOW + 400)),  # a duplicate
+            ("events", ("", "x", NOW + 5_000)),
+            ("requests", ("", "r", NOW + 5_100)),
+        ],
+        [
+            ("events", ("ä", "v", NOW + 450)),
+            ("requests", ("ä", "s", NOW + 500)),
+            ("events", ("b", "w", NOW + 600)),
+            ("requests", ("b", "s", NOW + 650)),
+            ("events", ("ä", "u", NOW + 1_200)),  # a second session, which the next record makes one with the first
+            ("events", ("ä", "u", NOW + 900)),
+            ("requests", ("", "s", NOW + 5_200)),
+            ("events", ("", "v", NOW + 20_000)),
+        ],
     ],
 )
 
@@ -143,32 +149,55 @@ def written(address: str, program: Program, room: str, expected: dict[str, Count
     }
 
 
-@both_ways
-@pytest.mark.parametrize("program", [WORDS, STATES], ids=["words", "states"])
+class Fails:
+    """Lets the first attempt at a step fail, in whichever process it is."""
+
+    def __init__(self, moment: str, memory: Path) -> None:
+        self.moment, self.memory = moment, memory
+
+    def __call__(self, moment: str) -> None:
+        if moment == self.moment and not self.memory.exists():
+            self.memory.touch()
+            raise RuntimeError(f"as it was asked to, {moment}")
+
+
+def run_headrace(address: str, topology: Topology, room: str, folder: Path, *, fails: bool) -> Application:
+    """In a checkpoint of its own, as if it had never run here before."""
+    folder.mkdir()
+    with Admin(address) as admin:
+        if f"{room}-delivered" in admin.topics():
+            admin.delete_topic(f"{room}-delivered")
+    at_step = Fails(f"before {MANIFEST}", folder / "failed") if fails else unobserved
+    app = application(address, room, topology, folder, at_step=at_step)
+    if fails:
+        with pytest.raises(StreamsError, match="as it was asked to"):
+            app.run_available()
+    app.run_available()
+    return app
+
+
+@pytest.mark.parametrize(
+    "program, turns",
+    [(WORDS, "headrace java headrace"), (STATES, "java headrace"), (STATES, "headrace java")],
+    ids=["words-there-and-back", "states-java-headrace", "states-headrace-java"],
+)
 def test_state_goes_on_in_the_other_language(
-    broker_address: str, java: list[str], room: str, tmp_path: Path, program: Program, java_first: bool
+    broker_address: str, java: list[str], room: str, tmp_path: Path, program: Program, turns: str
 ):
-    """Together they write what one would have written alone."""
-    app = application(broker_address, room, program.build(room), tmp_path)
-    halfway, whole = program.expected(room, program.first), program.expected(room, program.first + program.second)
-
-    def run_java(expected: dict[str, Counter[Any]]) -> None:
-        with running(java, program.name, broker_address, room, tmp_path):
-            written(broker_address, program, room, expected)
-
-    def run_headrace(_expected: dict[str, Counter[Any]]) -> None:
-        app.run_available()
-        if not java_first:
-            app.write_changelogs()
-
+    """Together they write what one would have written alone; also if the first attempt to take over fails."""
     create(broker_address, *(f"{room}-{topic}" for topic in [*program.inputs, *program.outputs]))
-    runs = (run_java, run_headrace) if java_first else (run_headrace, run_java)
-    write(broker_address, program, room, program.first)
-    runs[0](halfway)
-    assert written(broker_address, program, room, halfway) == halfway
-    write(broker_address, program, room, program.second)
-    runs[1](whole)
-    assert written(broker_address, program, room, whole) == whole
+    given: list[tuple[str, Row]] = []
+    for number, (who, part) in enumerate(zip(turns.split(), program.parts, strict=False)):
+        write(broker_address, program, room, part)
+        given += part
+        expected = program.expected(room, given)
+        if who == "java":
+            with running(java, program.name, broker_address, room, tmp_path):
+                written(broker_address, program, room, expected)
+        else:
+            topology, folder = program.build(room), tmp_path / str(number)
+            run_headrace(broker_address, topology, room, folder, fails=number > 0).write_changelogs()
+        assert written(broker_address, program, room, expected) == expected
 
 
 def test_changelogs_are_written_from_the_command_line_once(
@@ -176,7 +205,7 @@ def test_changelogs_are_written_from_the_command_line_once(
 ):
     """What is there already is not written again, what is gone is deleted, and not while the application runs."""
     create(broker_address, *(f"{room}-{topic}" for topic in [*STATES.inputs, *STATES.outputs]))
-    write(broker_address, STATES, room, STATES.first)
+    write(broker_address, STATES, room, STATES.parts[0])
     app = application(broker_address, room, STATES.build(room), tmp_path)
     module = ModuleType("handed_over")
     module.__dict__["app"] = app

@@ -18,7 +18,7 @@ from headrace.model.ids import TaskId, TopicPartition
 from headrace.plan.copartition import partition_counts, task_counts
 from headrace.plan.cut import plan
 from headrace.runtime.task import Surroundings, Task
-from headrace.spark.changelogs import found_changelogs, take_over
+from headrace.spark.changelogs import await_leaving, found_changelogs, take_over
 from headrace.spark.job import Job
 from headrace.state.engine import MemoryEngine, Version
 
@@ -119,6 +119,14 @@ def test_records_that_java_has_not_processed_are_refused(log: Log):
     with pytest.raises(StreamsError, match="has left 1 records in app-counts-repartition"):
         found_changelogs(log, job, read(log) | read(log, f"app-{inner}", 1))
     assert found_changelogs(log, job, read(log) | read(log, f"app-{inner}", 2)) == {}
+
+
+def test_a_java_application_that_is_still_there_is_waited_for(log: Log):
+    log.join("app", "somebody", ["in"], frozenset(), 60_000)
+    with pytest.raises(StreamsError, match=r"still running \(somebody\): stop it first"):
+        await_leaving(log, "app", patience=0)
+    log.leave("app", "somebody")
+    await_leaving(log, "app", patience=0)
 
 
 def test_a_changelog_of_another_number_of_partitions_is_refused(log: Log):

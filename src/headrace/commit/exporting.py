@@ -64,6 +64,7 @@ class Exporter:
 
     @cached_property
     def ledger(self) -> Ledger:
+        """To be read by the owner only: nobody goes on from there, then."""
         return recovery.recover(self.storage, 1)
 
     def run(self, *, dry_run: bool = False) -> Iterator[Export]:
@@ -71,6 +72,8 @@ class Exporter:
         with self._owned() as owner:
             fingerprint = self._checked()
             self._refuse_unshared(fingerprint)
+            if not dry_run:  # first of all: it is refused while a Java application runs
+                self.log.commit(self.application, self.ledger.positions)
             topics = self.log.topics()
             for number, partition, stores in self._tasks(fingerprint, shared=True):
                 state = self._state(TaskId(number, partition), stores)
@@ -86,14 +89,15 @@ class Exporter:
                     if there is None and partition == 0 and not dry_run:
                         self.log.create_topic(topic, tasks, changelog_settings(self.graph.stores[store].kind))
                     yield self._partition(owner, state, store, partition, is_new=there is None, dry_run=dry_run)
-            if not dry_run:
-                self.log.commit(self.application, self.ledger.positions)
 
     @contextmanager
     def _owned(self) -> Generator[Ownership]:
-        recovery.identify(self.storage, self.application, self.ledger)
+        before = recovery.recover(self.storage, 1)
+        if before.number < 0:
+            raise StreamsError(f"there is no state in {self.storage.describe()} that could be written to changelogs")
+        recovery.identify(self.storage, self.application, before)
         clock, me = SystemClock(), this_process()
-        owner = Ownership.claim(self.storage, clock, me=me, lease=_LEASE, above=self.ledger.epoch)
+        owner = Ownership.claim(self.storage, clock, me=me, lease=_LEASE, above=before.epoch)
         try:
             yield owner
         finally:
@@ -102,9 +106,9 @@ class Exporter:
     # ------------------------------------------------------------------------------------------------ whether it can be
     def _checked(self) -> Fingerprint:
         """What the checkpoint is of, if that is this topology, at rest."""
-        ledger, where = self.ledger, self.storage.describe()
+        ledger = self.ledger
         if ledger.fingerprint is None:
-            raise StreamsError(f"there is no state in {where} that could be written to changelogs")
+            raise StreamsError(f"{self.application!r} was reset and has not run since: there is no state to be written")
         tasks, partitions = self._counts(ledger.fingerprint), ledger.fingerprint.partitions
         planned = plan(self.graph)
         counts = {number: tasks.get(number, 0) for number in planned.stages}

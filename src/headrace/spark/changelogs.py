@@ -7,6 +7,7 @@ for once, when the checkpoint is new, and the first manifest says what was found
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Mapping
 
 from headrace.commit.changelogs import changelog_name, logged_rows, not_shared
@@ -21,6 +22,7 @@ from headrace.topology.nodes import Source
 from headrace.topology.table_nodes import TableSource
 
 _log = logging.getLogger(__name__)
+_PATIENCE, _LOOK_AGAIN = 60.0, 0.5  # seconds: Kafka Streams leaves without a word, and is missed after 45
 Offsets = Mapping[TopicPartition, int]
 
 
@@ -44,6 +46,26 @@ def found_changelogs(log: Log, job: Job, group: Offsets) -> dict[str, Changelog]
                     found[store] = changelog
     _warn(job, topics, found)
     return found
+
+
+def await_leaving(log: Log, application: str, patience: float = _PATIENCE) -> None:
+    """Waits until nobody reads in the name of the application any more: then its offsets and its state are final."""
+    end, told = time.monotonic() + patience, False
+    while members := _members(log, application):
+        if time.monotonic() > end:
+            raise StreamsError(
+                f"the Java application {application!r} is still running ({', '.join(members)}): stop it first. "
+                "Headrace goes on with what it has done until then"
+            )
+        if not told:
+            _log.warning("waiting for %s to leave the group %s", ", ".join(members), application)
+        told = True
+        time.sleep(_LOOK_AGAIN)
+
+
+def _members(log: Log, application: str) -> list[str]:
+    group = log.groups().get(application)
+    return sorted(group.members) if group else []
 
 
 def _of(topic: Topic, log: Log, job: Job, store: str, tasks: int) -> Changelog | None:

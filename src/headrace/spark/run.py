@@ -27,7 +27,7 @@ from headrace.plan.cut import plan
 from headrace.query.errors import UnknownStoreError
 from headrace.query.follower import Follower
 from headrace.runtime.defaults import serdes_of
-from headrace.spark.changelogs import found_changelogs
+from headrace.spark.changelogs import await_leaving, found_changelogs
 from headrace.spark.heart import Heart
 from headrace.spark.host import Host
 from headrace.spark.job import Job
@@ -110,14 +110,15 @@ class Run:
         self._known = {name: (topic.partitions, topic.id) for name, topic in found.items()}
         await_ends(self._log, read_positions(storage), {name: topic.id for name, topic in found.items()})
         tasks = {number: count for number, count in job.tasks.items() if number in job.plan.stages}
+        changelogs = self._changelogs(storage, job)  # before the positions: a Java application may still be moving them
         return Coordinator.open(
             storage,
             Creating(self._log),
             setup.application_id,
             fingerprint_of(setup.graph, job.plan, setup.config, tasks=tasks, partitions=job.partitions),
             topics={name: topic.id for name, topic in found.items()},
+            changelogs=changelogs,
             positions=first_positions(self._log, setup.graph, setup.config, self.topics),
-            changelogs=self._changelogs(storage, job),
             habits=Habits(exactly_once=setup.config.processing_guarantee == "exactly_once"),
             world=World(at_step=setup.at_step, delivered=self._delivered),
         )
@@ -126,7 +127,10 @@ class Run:
         """What an application in Java left, if this is where it goes on."""
         if manifest_numbers(storage) or not self._setup.log.startswith("kafka:"):
             return {}
-        return found_changelogs(self._log, job, self._log.committed(self._setup.application_id))
+        application = self._setup.application_id
+        if found_changelogs(self._log, job, self._log.committed(application)):
+            await_leaving(self._log, application)
+        return found_changelogs(self._log, job, self._log.committed(application))
 
     def _delivered(self, number: int, positions: Mapping[TopicPartition, int]) -> None:
         self._tell_group(positions)
