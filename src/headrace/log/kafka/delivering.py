@@ -20,7 +20,7 @@ from headrace.log.kafka.asking import Wait
 from headrace.log.kafka.clients import Clients, kafka, make
 from headrace.log.kafka.reading import Reading
 from headrace.log.kafka.topics import Topics
-from headrace.log.kafka.trouble import FENCED, NO_ANSWER, PASSING, code_of, translated
+from headrace.log.kafka.trouble import FENCED, MOVING, NO_ANSWER, PASSING, code_of, translated
 from headrace.log.protocol import Item, Records
 from headrace.model.ids import TopicPartition
 
@@ -121,9 +121,10 @@ class Line:
             try:
                 return call(wait.slice())
             except kafka.KafkaException as error:
-                if code_of(error) not in NO_ANSWER or not error.args[0].retriable() or wait.left <= 0:
+                if code_of(error) not in {*NO_ANSWER, *MOVING} or not error.args[0].retriable() or wait.left <= 0:
                     raise
                 wait.tell()
+                time.sleep(_LOOK_AGAIN)
 
     def _fenced_or(self, error: BaseException) -> StreamsError:
         """Whoever was fenced is told so."""
