@@ -17,7 +17,6 @@ from benchmarks.peers.systems import BUILD, System
 from benchmarks.peers.truths import Judge
 from benchmarks.peers.workload import Workload
 
-LIMIT = 180.0  # seconds for a backlog
 QUIET = 2.0  # seconds without output, with all input read, after which the output is judged
 SILENT = 15.0  # the same, whatever the group says
 ANSWERS = 0.7  # seconds until the broker has answered all that was asked before: clients let it wait for half a second
@@ -71,7 +70,7 @@ def throughput(bootstrap: str, base: list[str], system: System, workload: Worklo
             say("works")
             done = _read(room, ends, before)
             begun = _revealed(running, ends)
-            _work(running, Work(workload, judge, ends, before, begun, done), outcome)
+            _work(running, Work(workload, judge, ends, before, begun, done, system.limit), outcome)
     return outcome
 
 
@@ -84,7 +83,7 @@ def _revealed(running: Running, ends: dict[Place, int]) -> Sample:
 
 
 class Work(NamedTuple):
-    """A backlog, from where to where it is, when the clock was started, and how much had been done by then."""
+    """A backlog, from where to where it is, when the clock was started, how much had been done by then, its time."""
 
     workload: Workload
     judge: Judge
@@ -92,6 +91,7 @@ class Work(NamedTuple):
     before: dict[Place, int]
     begun: Sample
     done: int
+    limit: float
 
 
 def _read(room: Room, ends: dict[Place, int], before: dict[Place, int]) -> int:
@@ -121,7 +121,7 @@ def _until_done(running: Running, work: Work) -> list[int] | None:
     room, workload, begun = running.room, work.workload, work.begun.moment
     judged = ticked = begun
     ticks, read_since = 0, None
-    while (now := time.monotonic()) - begun < LIMIT:
+    while (now := time.monotonic()) - begun < work.limit:
         running.check()
         if workload.ticks and now - ticked > TICK:
             ticked, ticks = now, ticks + 1

@@ -34,6 +34,7 @@ class System:
     own_topics: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # that it needs and does not make in time
     on_backlog: frozenset[str] = frozenset()  # workloads whose backlog must be there, visible, when it starts
     environment: Mapping[str, str] = field(default_factory=dict)
+    limit: float = 180.0  # seconds for a backlog; of a slow one so much is seen after a minute
 
     def commands(
         self, base: list[str], workload: str, bootstrap: str, room: str, folder: Path, threads: int
@@ -125,6 +126,7 @@ SYSTEMS = {
             "transactions: there the backlog is visible from its start, and what follows its first commit is counted",
             _in_environment(QUIX, "quixstreams==3.28.1", program="run_quix.py"),
             processes_for_threads=True,
+            limit=60.0,
             on_backlog=frozenset({"W3"}),  # with joins it waits for records of transactions that are still open
         ),
         System(
@@ -135,6 +137,7 @@ SYSTEMS = {
             _in_environment(FAUST, "faust-streaming[fast]==0.15.3", program="run_faust.py"),
             impossible={"W3": "it has no joins: `Stream.join` is not implemented"},
             processes_for_threads=True,
+            limit=60.0,
             own_topics={"W1": ("words",)},
             in_one_process=frozenset({"W1"}),  # two that repartition take each other's transactional ids
         ),

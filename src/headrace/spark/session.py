@@ -29,6 +29,7 @@ OF_THE_QUERY = {
     "spark.sql.codegen.wholeStage": "false",
     "spark.sql.streaming.checkpointFileManagerClass": MANAGER,
     "spark.sql.streaming.checkpoint.fileChecksum.enabled": "false",
+    "spark.sql.streaming.minBatchesToRetain": "2",  # of what nobody reads; it is listed after every batch
 }
 
 
