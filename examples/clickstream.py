@@ -9,8 +9,9 @@ another topic, and gives them the key of the views.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
 from random import Random
+
+from msgspec import Struct
 
 from examples.events import START, Event, Topics
 from headrace import JoinWindows, KTable, Materialized, StreamsBuilder, Topology, serde
@@ -22,25 +23,21 @@ CHANGES = "db.public.profiles"
 SEARCH_BEFORE_VIEW = JoinWindows.of(0).before(1_000)
 
 
-@dataclass(frozen=True)
-class Profile:
+class Profile(Struct, frozen=True):
     age: int
     gender: str
     interests: tuple[str, ...]
 
 
-@dataclass(frozen=True)
-class PageView:
+class PageView(Struct, frozen=True):
     page: str
 
 
-@dataclass(frozen=True)
-class Search:
+class Search(Struct, frozen=True):
     terms: str
 
 
-@dataclass(frozen=True)
-class Activity:
+class Activity(Struct, frozen=True):
     page: str
     profile: Profile | None = None
     search_terms: str | None = None
@@ -61,7 +58,7 @@ def with_profile(view: PageView, profile: Profile | None) -> Activity:
 
 
 def with_search(activity: Activity, search: Search | None) -> Activity:
-    return activity if search is None else replace(activity, search_terms=search.terms)
+    return activity if search is None else Activity(activity.page, activity.profile, search.terms)
 
 
 def build() -> Topology:

@@ -1,8 +1,9 @@
 """Order filter: only the orders of more than five pieces go on."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from random import Random
+
+from msgspec import Struct
 
 from examples.events import START, Event, Topics
 from headrace import StreamsBuilder, Topology, serde
@@ -12,8 +13,7 @@ ORDERS, FILTERED = "orders", "filtered-orders"
 MINIMUM = 5
 
 
-@dataclass(frozen=True)
-class Order:
+class Order(Struct, frozen=True):
     product: str
     quantity: int
     customer: str

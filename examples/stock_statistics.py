@@ -5,8 +5,9 @@ results are kept in a store that can be queried, and written to a topic with eve
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from random import Random
+
+from msgspec import Struct
 
 from examples.events import START, Event, Topics
 from headrace import StreamsBuilder, TimeWindows, Topology, serde
@@ -16,8 +17,7 @@ TRADES, STATISTICS, STORE = "stocks", "stockstats-output", "trade-aggregates"
 WINDOWS = TimeWindows.of(5_000, advance=1_000)
 
 
-@dataclass(frozen=True)
-class Trade:
+class Trade(Struct, frozen=True):
     type: str  # ASK
     ticker: str
     price: float
@@ -33,8 +33,7 @@ def decode_trade(raw: bytes) -> Trade:
     return Trade(kind, ticker, float(price), int(size))
 
 
-@dataclass(frozen=True)
-class Statistics:
+class Statistics(Struct, frozen=True):
     minimum: float = 0.0
     trades: int = 0
     total: float = 0.0

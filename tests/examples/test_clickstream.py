@@ -1,5 +1,6 @@
 from collections import Counter
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from examples import clickstream
 from examples.clickstream import Activity, PageView, Profile, Search

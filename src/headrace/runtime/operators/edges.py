@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from headrace.errors import StreamsError
-from headrace.model.partitioner import known_partition
+from headrace.model.partitioner import partition_of
 from headrace.model.record import Headers, Record
 from headrace.model.timestamps import RECORD, Extractor
 from headrace.runtime.batch import Output, Row
@@ -16,6 +16,8 @@ from headrace.runtime.operators.emit import Emit
 from headrace.runtime.stretch import Stretch
 from headrace.serde.protocol import Serde
 from headrace.topology.nodes import Sink, Source, TimestampExtractor
+
+TEXTS = 50_000  # keys whose partition is known
 
 Decoded = tuple[Any, Any, int]  # key, value, timestamp
 
@@ -174,17 +176,37 @@ def partition_chooser(
 ) -> Callable[[str, Any, Any], tuple[int | None, ...]] | None:
     """The partitions that a record goes to, if anything but the hash of its key decides."""
     choose = node.partitioner
-    if choose is None and windowed is None:
-        return None
+    by_key = None if windowed is None else by_key_inside(windowed, outlet)
+    if choose is None:
+        return by_key
 
     def run(topic: str, key: Any, value: Any) -> tuple[int | None, ...]:
         count = outlet.partitions(topic)
-        chosen = choose(topic, key, value, count or 1) if choose else None
+        chosen = choose(topic, key, value, count or 1)
         if chosen is not None:
             return checked(node.name, (chosen,) if isinstance(chosen, int) else tuple(chosen), topic, count)
-        if windowed is None or key is None or count is None:
+        return (None,) if by_key is None else by_key(topic, key, value)
+
+    return run
+
+
+def by_key_inside(serde: Serde, outlet: Outlet) -> Callable[[str, Any, Any], tuple[int | None, ...]]:
+    """The partition of the key inside a windowed key; `serde` is that key's. Texts are hashed once."""
+    known: dict[tuple[str, str], tuple[int | None, ...]] = {}
+
+    def run(topic: str, key: Any, _value: Any) -> tuple[int | None, ...]:
+        inside = None if key is None else key[0]
+        if type(inside) is str and (found := known.get((topic, inside))) is not None:
+            return found
+        count = outlet.partitions(topic)
+        if key is None or count is None:
             return (None,)
-        return (known_partition(windowed.encode(key.key), count),)
+        found = (partition_of(serde.encode(inside), count),)
+        if type(inside) is str:  # 1 and 1.0 are equal, but not their bytes
+            if len(known) >= TEXTS:
+                known.clear()
+            known[topic, inside] = found
+        return found
 
     return run
 
