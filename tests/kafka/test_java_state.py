@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from headrace import JoinWindows, SessionWindows, StreamsBuilder, TimeWindows, Topology, serde
+from headrace import JoinWindows, Materialized, SessionWindows, StreamsBuilder, TimeWindows, Topology, serde
 from headrace.app import Application
 from headrace.cli.main import exit_code
 from headrace.commit.errors import AlreadyRunningError
@@ -74,11 +74,16 @@ def states(builder: StreamsBuilder, room: str) -> None:
     events = builder.stream(f"{room}-events", key=serde.STRING, value=serde.STRING)
     requests = builder.stream(f"{room}-requests", key=serde.STRING, value=serde.STRING)
     stock = builder.table(f"{room}-stock", key=serde.STRING, value=serde.LONG, store="stock")
+    priced = Materialized("prices", history=3_600_000)
+    prices = builder.table(f"{room}-prices", key=serde.STRING, value=serde.LONG, store=priced)
     windows = events.group_by_key().windowed_by(TimeWindows.of(SIZE, grace=DAY)).count(store="windows")
     windows.to_stream().to(f"{room}-windowed", key=WINDOWED, value=serde.LONG)
     sessions = events.group_by_key().windowed_by(SessionWindows.of(500, grace=DAY)).count(store="sessions")
     sessions.to_stream().to(f"{room}-sessions", key=SESSIONS, value=serde.LONG)
     requests.join(stock, lambda wish, left: f"{wish}{left}").to(f"{room}-answers", key=serde.STRING, value=serde.STRING)
+    requests.join(prices, lambda wish, price: f"{wish}{price}").to(
+        f"{room}-quotes", key=serde.STRING, value=serde.STRING
+    )
     requests.join(events, lambda wish, event: wish + event, windows=JoinWindows.of(1000, grace=DAY)).to(
         f"{room}-pairs", key=serde.STRING, value=serde.STRING
     )
@@ -101,11 +106,12 @@ WORDS = Program(
 )
 STATES = Program(
     "states",
-    {"events": TEXTS, "requests": TEXTS, "stock": COUNTS},
+    {"events": TEXTS, "requests": TEXTS, "stock": COUNTS, "prices": COUNTS},
     {
         "windowed": (WINDOWED, serde.LONG),
         "sessions": (SESSIONS, serde.LONG),
         "answers": TEXTS,
+        "quotes": TEXTS,
         "pairs": TEXTS,
     },
     [
@@ -114,6 +120,10 @@ STATES = Program(
             ("stock", ("b", 7, NOW + 2)),
             ("stock", ("", 9, NOW + 3)),
             ("stock", ("b", None, NOW + 4)),
+            ("prices", ("ä", 1, NOW + 5)),
+            ("prices", ("b", 2, NOW + 6)),
+            ("prices", ("ä", 3, NOW + 50)),
+            ("prices", ("b", None, NOW + 60)),
             ("events", ("ä", "x", NOW + 100)),
             ("requests", ("ä", "r", NOW + 200)),
             ("events", ("b", "y", NOW + 300)),
@@ -125,6 +135,9 @@ STATES = Program(
         [
             ("events", ("ä", "v", NOW + 450)),
             ("requests", ("ä", "s", NOW + 500)),
+            ("requests", ("ä", "late", NOW + 40)),  # at the price that there was then
+            ("requests", ("b", "late", NOW + 55)),
+            ("requests", ("b", "later", NOW + 60)),
             ("events", ("b", "w", NOW + 600)),
             ("requests", ("b", "s", NOW + 650)),
             ("events", ("ä", "u", NOW + 1_200)),  # a second session, which the next record makes one with the first

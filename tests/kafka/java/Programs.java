@@ -23,6 +23,7 @@ import org.apache.kafka.streams.kstream.StreamJoined;
 import org.apache.kafka.streams.kstream.TimeWindows;
 import org.apache.kafka.streams.kstream.Windowed;
 import org.apache.kafka.streams.kstream.WindowedSerdes;
+import org.apache.kafka.streams.state.Stores;
 
 /** The programs of test_java.py in Java: `Programs.java PROGRAM BOOTSTRAP ROOM DIRECTORY`, until its input ends. */
 public class Programs {
@@ -75,12 +76,16 @@ public class Programs {
         KStream<String, String> events = builder.stream(room + "-events", Consumed.with(STRING, STRING));
         KStream<String, String> requests = builder.stream(room + "-requests", Consumed.with(STRING, STRING));
         KTable<String, Long> stock = builder.table(room + "-stock", Consumed.with(STRING, LONG), Materialized.as("stock"));
+        KTable<String, Long> prices = builder.table(room + "-prices", Consumed.with(STRING, LONG),
+            Materialized.as(Stores.persistentVersionedKeyValueStore("prices", Duration.ofHours(1))));
         events.groupByKey().windowedBy(TimeWindows.ofSizeAndGrace(Duration.ofMillis(SIZE), Duration.ofDays(1)))
             .count(Materialized.as("windows")).toStream().to(room + "-windowed", Produced.with(WINDOWED, LONG));
         events.groupByKey().windowedBy(SessionWindows.ofInactivityGapAndGrace(Duration.ofMillis(500), Duration.ofDays(1)))
             .count(Materialized.as("sessions")).toStream().to(room + "-sessions", Produced.with(SESSIONS, LONG));
         requests.join(stock, (wish, left) -> wish + left, Joined.with(STRING, STRING, LONG))
             .to(room + "-answers", Produced.with(STRING, STRING));
+        requests.join(prices, (wish, price) -> wish + price, Joined.with(STRING, STRING, LONG))
+            .to(room + "-quotes", Produced.with(STRING, STRING));
         JoinWindows together = JoinWindows.ofTimeDifferenceAndGrace(Duration.ofSeconds(1), Duration.ofDays(1));
         requests.join(events, (wish, event) -> wish + event, together, StreamJoined.with(STRING, STRING, STRING))
             .to(room + "-pairs", Produced.with(STRING, STRING));
