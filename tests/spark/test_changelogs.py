@@ -109,6 +109,16 @@ def test_what_only_java_understands_is_refused_unless_it_is_empty(log: Log):
     assert found_changelogs(log, job, read(log)) == {}
 
 
+def test_values_without_a_serde_are_refused(log: Log):
+    def summed(builder: StreamsBuilder) -> None:
+        texts = builder.stream("in", **TEXTS).group_by_key()
+        texts.aggregate(lambda: 0, lambda key, value, total: total + len(value), store="sums")
+
+    written(log, "app-sums-changelog", (b"k", bytes(8)))
+    with pytest.raises(StreamsError, match=r"'sums'.*its values have no serde.*declare one"):
+        found_changelogs(log, job_of(log, summed), read(log))
+
+
 def test_records_that_java_has_not_processed_are_refused(log: Log):
     def regrouped(builder: StreamsBuilder) -> None:
         builder.stream("in", **TEXTS).group_by(lambda value: value, **TEXTS).count(store="counts")

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from headrace.config import Config
 from headrace.log.protocol import Log
 from headrace.model.ids import TopicPartition
+from headrace.runtime.defaults import resolved, serdes_of
+from headrace.serde.undeclared import UNDECLARED
 from headrace.state.changelogs import Row
 from headrace.state.spec import BufferKind, Kind, SessionKind, SubscriptionKind, VersionedKind, WindowKind
 from headrace.topology.graph import Graph
@@ -37,7 +40,7 @@ def changelog_settings(kind: Kind) -> dict[str, str]:
             return {"cleanup.policy": "compact"}
 
 
-def not_shared(graph: Graph, store: str) -> str | None:
+def not_shared(graph: Graph, config: Config, store: str) -> str | None:
     """Why the state of a store cannot pass from one implementation to the other; None if it can."""
     if isinstance(graph.stores[store].kind, BufferKind):
         return "it holds back records in a form of its own (suppress, an outer join, or a join with grace)"
@@ -45,6 +48,8 @@ def not_shared(graph: Graph, store: str) -> str | None:
         return "it remembers the subscriptions of a foreign-key join in a form of its own"
     if any(getattr(node, "on_close", False) and getattr(node, "store", "") == store for node in graph.nodes.values()):
         return "nothing in it says which of its windows were emitted when they closed"
+    if resolved(graph.stores[store], serdes_of(config)).value is UNDECLARED:
+        return "its values have no serde, so that Headrace keeps them in a form of its own (declare one: value=...)"
     return None
 
 

@@ -131,9 +131,10 @@ class Exporter:
             state = self._state(TaskId(number, partition), stores)
             for store in stores:
                 if next(entries_of(state, store), None) is not None:
+                    why = not_shared(self.graph, self.config, store)
                     raise StreamsError(
-                        f"the store {store!r} cannot be handed over, because {not_shared(self.graph, store)}, and it "
-                        "is not empty. Let the application run until it is"
+                        f"the store {store!r} cannot be handed over, because {why}, and it is not empty. Let the "
+                        "application run until it is"
                     )
 
     # ------------------------------------------------------------------------------------------------------- its state
@@ -141,7 +142,7 @@ class Exporter:
         """Stage, partition and stores: those that both implementations understand, or the others."""
         for group in fingerprint.groups:
             stores = [shape.name for shape in group.stores if shape.logged]
-            chosen = [store for store in stores if (not_shared(self.graph, store) is None) == shared]
+            chosen = [store for store in stores if (not_shared(self.graph, self.config, store) is None) == shared]
             for partition in range(group.tasks if chosen else 0):
                 yield group.number, partition, chosen
 

@@ -77,7 +77,7 @@ def _of(topic: Topic, log: Log, job: Job, store: str, tasks: int) -> Changelog |
         )
     extents = log.extents([topic.name])
     found = Changelog(topic.name, tuple(extents[at].end for at in sorted(extents)))
-    why = not_shared(job.graph, store)
+    why = not_shared(job.graph, job.config, store)
     if why is None:
         return found
     if any(is_live(log, topic.name, partition, end) for partition, end in enumerate(found.ends)):
@@ -91,6 +91,8 @@ def _of(topic: Topic, log: Log, job: Job, store: str, tasks: int) -> Changelog |
 
 def _of_source(job: Job, store: str, tasks: int, group: Offsets) -> Changelog | None:
     """A table whose topic is its changelog, too, as Kafka Streams has it when it optimises: what the group has read."""
+    if not_shared(job.graph, job.config, store) is not None:
+        return None
     nodes, parents = job.graph.nodes, job.graph.parents
     for name, node in nodes.items():
         if isinstance(node, TableSource) and node.store == store:
