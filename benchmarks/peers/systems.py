@@ -126,7 +126,6 @@ SYSTEMS = {
             "transactions: there the backlog is visible from its start, and what follows its first commit is counted",
             _in_environment(QUIX, "quixstreams==3.28.1", program="run_quix.py"),
             processes_for_threads=True,
-            limit=60.0,
             on_backlog=frozenset({"W3"}),  # with joins it waits for records of transactions that are still open
         ),
         System(
