@@ -15,8 +15,8 @@ from benchmarks.peers.workload import BEFORE, Given, Workload, keys_of_partition
 from examples.events import START
 
 SEARCH_BEFORE_VIEW = 1_000
-# Two topics are read in the order of time only as far as their records have arrived: Kafka Streams promises no more, and
-# what comes too late has no part in a join without grace. It loses one result in four thousand.
+# Two topics are read in the order of time only as far as records have arrived: Kafka Streams promises no more, and what
+# comes too late has no part in a join without grace. It loses one result in four thousand.
 TOLERANCE = 0.001
 
 

@@ -20,6 +20,7 @@ from headrace.state.delta import Delta
 from tests.commit.cluster import ME
 from tests.commit.memory_log import MemoryLog
 
+pytestmark = pytest.mark.slow
 BATCHES, TASKS = 2000, 6
 
 

@@ -85,6 +85,7 @@ def test_a_killed_host_goes_on_where_it_was(moment, storage, undisturbed):
     cluster.close()
 
 
+@pytest.mark.slow
 def test_answers_that_get_lost_change_nothing(losing, undisturbed):
     for _ in range(3):  # at every start another answer is lost
         ground = InProcess(log=WORDS.log(), storage=open_storage(place_on(losing)))
