@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import select
 import shutil
 import signal
 from collections.abc import Generator
@@ -32,7 +33,9 @@ def shared_broker(meeting_place: Path) -> Generator[str]:
         with alone(lock):
             left = _counted(notes, -1)
             if left["users"] == 0:
-                os.kill(left["pid"], signal.SIGKILL)
+                with os.fdopen(os.pidfd_open(left["pid"])) as process:
+                    os.kill(left["pid"], signal.SIGKILL)
+                    select.select([process], [], [])  # else it writes into what is removed
                 notes.unlink()
                 shutil.rmtree(meeting_place / "broker", ignore_errors=True)
 

@@ -185,7 +185,7 @@ class KafkaBroker:
         fixed = _SETTINGS.format(port=self.port, controller=self._controller, data=self.directory / "data")
         lines = [f"{name}={value}\n" for name, value in settings.items()]
         self._properties.write_text(fixed + "".join(lines), encoding="utf-8")
-        if (self.directory / "data").is_dir():
+        if (self.directory / "data" / "meta.properties").is_file():
             self._bury()
         else:
             cluster = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
