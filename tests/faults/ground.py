@@ -122,7 +122,7 @@ def wait_until(reached: Callable[[], bool], life: Life) -> None:
             return
         assert life.process.poll() is None, life.last_words
         event.wait(0.05)
-    raise AssertionError(f"it was never so: {life.said}")
+    raise AssertionError(f"it was never so: {life.last_words}")
 
 
 class Feedable(Protocol):

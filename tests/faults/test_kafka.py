@@ -11,7 +11,6 @@ import random
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, suppress
 from pathlib import Path
@@ -24,7 +23,7 @@ from headrace.log.kafka import KafkaLog
 from headrace.model.ids import TopicPartition
 from headrace.testing import KafkaBroker
 from headrace.testing.broker import _answers
-from tests.faults.ground import PATIENCE, Ground, Life, Row
+from tests.faults.ground import Ground, Life, Row, wait_until
 from tests.faults.killing import BROKER, HANG, HOME, STALL, TRANSACTION, WORKERS, ZOMBIE, Kill
 from tests.faults.witness import Line, Witness
 
@@ -115,15 +114,6 @@ def forget(broker: KafkaBroker) -> None:
             log.delete_group(group)
 
 
-def until(reached: Callable[[], bool], life: Life) -> None:
-    """Waits while an application runs."""
-    end = time.monotonic() + PATIENCE
-    while not reached():
-        assert life.process.poll() is None, f"it has ended, {life.last_words}"
-        assert time.monotonic() < end, life.last_words
-        time.sleep(0.02)
-
-
 # ------------------------------------------------------------------------------------------------ drivers and workers
 def kills_at_steps(chance: random.Random) -> list[Kill]:
     """At every step, before or after it by chance; in the long form both."""
@@ -166,7 +156,7 @@ def test_drivers_and_workers_that_are_killed_at_any_time_lose_nothing_and_repeat
     while landed < KILLS:
         life = scene.place.live(*kills_of_workers(chance), environment=jvm)
         goal = scene.witness.count + chance.randrange(1, 40)
-        until(lambda goal=goal: scene.witness.count >= goal, life)
+        wait_until(lambda goal=goal: scene.witness.count >= goal, life)
         killed_soon(life, chance)
         sys.stdout.write(f"killed after {scene.witness.count} records, and {life.landed()} of its workers\n")
         landed += 1 + life.landed()
@@ -177,11 +167,11 @@ def test_drivers_and_workers_that_are_killed_at_any_time_lose_nothing_and_repeat
 def test_a_worker_that_wakes_up_when_others_have_done_its_work_does_no_harm(scenery, jvm):
     scene = scenery(200)
     life = scene.place.live(Kill(f"before {TASK_RUN}", 9, ZOMBIE), environment=jvm)
-    until(lambda: bool(life.victims(0)), life)
+    wait_until(lambda: bool(life.victims(0)), life)
     (zombie,) = life.victims(0)
-    until(lambda: state_of(zombie) == "T", life)
+    wait_until(lambda: state_of(zombie) == "T", life)
     goal = scene.witness.count + 40
-    until(lambda: scene.witness.count >= goal, life)
+    wait_until(lambda: scene.witness.count >= goal, life)
     os.kill(zombie, signal.SIGCONT)
     life.ends_well()
     scene.check()
@@ -209,11 +199,11 @@ def test_brokers_that_die_or_stand_still_during_a_commit_are_waited_for(scenery,
     kills = [Kill(f"before {TRANSACTION}", 6, BROKER), Kill(f"after {TRANSACTION}", 12, BROKER)]
     life = scene.place.live(*kills, Kill(f"before {TRANSACTION}", 18, STALL), environment=jvm)
     for number in (1, 2):
-        until(lambda number=number: life.landed() == number, life)
+        wait_until(lambda number=number: life.landed() == number, life)
         scene.restart_broker()
-    until(lambda: life.landed() == 3, life)
+    wait_until(lambda: life.landed() == 3, life)
     warnings = life.said.count(WAITING)
-    until(lambda: life.said.count(WAITING) > warnings, life)
+    wait_until(lambda: life.said.count(WAITING) > warnings, life)
     scene.broker.resume()
     life.ends_well()
     scene.check()
@@ -236,7 +226,7 @@ def test_brokers_that_die_at_any_time_are_waited_for(scenery, jvm, chance):
     life = scene.place.live(environment=jvm)
     for _ in range(deaths):
         goal = scene.witness.count + chance.randrange(1, 60)
-        until(lambda goal=goal: scene.witness.count >= goal, life)
+        wait_until(lambda goal=goal: scene.witness.count >= goal, life)
         sys.stdout.write(f"the broker is killed after {scene.witness.count} records\n")
         scene.restart_broker()
     life.ends_well()

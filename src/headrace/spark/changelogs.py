@@ -51,7 +51,7 @@ def found_changelogs(log: Log, job: Job, group: Offsets) -> dict[str, Changelog]
 def await_leaving(log: Log, application: str, patience: float = _PATIENCE) -> None:
     """Waits until nobody reads in the name of the application any more: then its offsets and its state are final."""
     end, told = time.monotonic() + patience, False
-    while members := _members(log, application):
+    while members := members_of(log, application):
         if time.monotonic() > end:
             raise StreamsError(
                 f"the Java application {application!r} is still running ({', '.join(members)}): stop it first. "
@@ -63,7 +63,8 @@ def await_leaving(log: Log, application: str, patience: float = _PATIENCE) -> No
         time.sleep(_LOOK_AGAIN)
 
 
-def _members(log: Log, application: str) -> list[str]:
+def members_of(log: Log, application: str) -> list[str]:
+    """Who reads in the name of the application."""
     group = log.groups().get(application)
     return sorted(group.members) if group else []
 

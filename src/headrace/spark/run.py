@@ -27,7 +27,7 @@ from headrace.plan.cut import plan
 from headrace.query.errors import UnknownStoreError
 from headrace.query.follower import Follower
 from headrace.runtime.defaults import serdes_of
-from headrace.spark.changelogs import await_leaving, found_changelogs
+from headrace.spark.changelogs import await_leaving, found_changelogs, members_of
 from headrace.spark.heart import Heart
 from headrace.spark.host import Host
 from headrace.spark.job import Job
@@ -128,8 +128,8 @@ class Run:
         if manifest_numbers(storage) or not self._setup.log.startswith("kafka:"):
             return {}
         application = self._setup.application_id
-        if found_changelogs(self._log, job, self._log.committed(application)):
-            await_leaving(self._log, application)
+        if members_of(self._log, application) and found_changelogs(self._log, job, self._log.committed(application)):
+            await_leaving(self._log, application)  # what is found then is final
         return found_changelogs(self._log, job, self._log.committed(application))
 
     def _delivered(self, number: int, positions: Mapping[TopicPartition, int]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 from headrace.errors import StreamsError
@@ -191,22 +192,19 @@ def partition_chooser(
 
 
 def by_key_inside(serde: Serde, outlet: Outlet) -> Callable[[str, Any, Any], tuple[int | None, ...]]:
-    """The partition of the key inside a windowed key; `serde` is that key's. Texts are hashed once."""
-    known: dict[tuple[str, str], tuple[int | None, ...]] = {}
+    """The partition of the key inside a windowed key; `serde` is that key's."""
+
+    def of(inside: Any, count: int) -> tuple[int | None, ...]:
+        return (partition_of(serde.encode(inside), count),)
+
+    of_text = lru_cache(TEXTS)(of)
 
     def run(topic: str, key: Any, _value: Any) -> tuple[int | None, ...]:
-        inside = None if key is None else key[0]
-        if type(inside) is str and (found := known.get((topic, inside))) is not None:
-            return found
         count = outlet.partitions(topic)
         if key is None or count is None:
             return (None,)
-        found = (partition_of(serde.encode(inside), count),)
-        if type(inside) is str:  # 1 and 1.0 are equal, but not their bytes
-            if len(known) >= TEXTS:
-                known.clear()
-            known[topic, inside] = found
-        return found
+        # 1 and 1.0 are equal, but not their bytes: only texts are remembered.
+        return (of_text if type(key[0]) is str else of)(key[0], count)
 
     return run
 
