@@ -20,7 +20,7 @@ from headrace.spark.control import control_of, write_control
 from headrace.spark.folders import new_folder
 from headrace.spark.job import Job
 from headrace.spark.life import QueryStoppedError
-from headrace.spark.session import own_session
+from headrace.spark.session import DISPOSABLE, own_session
 from headrace.spark.shipping import error_of, ship
 from headrace.spark.source import Source, level_function
 from headrace.spark.totals import Totals
@@ -54,7 +54,7 @@ class Host:
             tasks = level_function(str(job_path), level)
             frame = frame.repartitionById(job.slots, frame["slot"]).mapInArrow(tasks, wire.SCHEMA)
         writer = frame.writeStream.foreachBatch(self._commit).queryName(f"headrace {job.application}")
-        self._query = writer.option("checkpointLocation", str(self._folder / "spark")).start()
+        self._query = writer.options(checkpointLocation=str(self._folder / "spark"), **DISPOSABLE).start()
 
     # ------------------------------------------------------------------------------------------------- batches
     def _tell(self, *, anew: bool) -> None:
