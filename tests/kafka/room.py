@@ -116,10 +116,20 @@ class Room:
     def offsets_for_times(self, times: Offsets) -> dict[TopicPartition, int | None]:
         return self._places(self._do(self._log.offsets_for_times, self._inner(times)))
 
+    def confirm(self, ids: Mapping[str, str]) -> Callable[[], None]:
+        confirmed = self._log.confirm({self._in(name): id_ for name, id_ in ids.items()})
+        return lambda: self._do(confirmed)
+
     def read(
-        self, at: TopicPartition, start: int, end: int | None = None, *, topic_id: str | None = None
+        self,
+        at: TopicPartition,
+        start: int,
+        end: int | None = None,
+        *,
+        topic_id: str | None = None,
+        more: bool | None = None,
     ) -> Iterator[Chunk]:
-        return self._do(self._log.read, self._at(at), start, end, topic_id=topic_id)
+        return self._do(self._log.read, self._at(at), start, end, topic_id=topic_id, more=more)
 
     def append(self, items: Sequence[Item], *, stamp: Stamp | None = None) -> list[int]:
         return self._do(self._log.append, [(self._at(at), records) for at, records in items], stamp=stamp)

@@ -157,6 +157,31 @@ def test_offsets_that_are_not_there_are_an_error(log: Log):
         assert (caught.value.at, caught.value.earliest, caught.value.end) == (A, 0, 2)
 
 
+def test_a_range_that_was_seen_is_looked_for_again_only_if_it_does_not_come(log: Log):
+    log.append([(A, records(*(b"%d" % i for i in range(6))))])
+    log.delete_records({A: 2})
+
+    def seen(start: int, end: int, *, more: bool) -> list[int]:
+        return [offset for chunk in log.read(A, start, end, more=more) for offset in chunk.offsets]
+
+    assert [seen(2, 3, more=True), seen(3, 3, more=True), seen(3, 6, more=False)] == [[2], [], [3, 4, 5]]
+    for start, end in ((0, 4), (4, 7), (7, 8)):
+        with pytest.raises(OffsetOutOfRangeError, match="has offsets 2 to 6"):
+            seen(start, end, more=False)
+
+
+def test_it_can_be_confirmed_that_topics_are_those_that_they_were(log: Log):
+    ids = {name: log.topic(name).id for name in ("a", "b")}
+    log.confirm(ids)()
+    log.confirm({})()
+    log.delete_topic("a")
+    with pytest.raises(UnknownTopicError, match="no topic 'a'"):
+        log.confirm(ids)()
+    log.create_topic("a")
+    with pytest.raises(UnknownTopicError, match="'a' was deleted and made anew"):
+        log.confirm(ids)()
+
+
 def test_large_and_many_records_are_fine(log: Log):
     log.alter_config("a", {"max.message.bytes": 20 << 20})
     large = [b"%d" % i + bytes(range(256)) * 40_000 for i in range(3)]  # 10 MB each

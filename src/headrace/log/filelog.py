@@ -138,8 +138,17 @@ class FileLog:
     def offsets_for_times(self, times: Mapping[TopicPartition, int]) -> dict[TopicPartition, int | None]:
         return {at: reading.offset_for_time(self._shared.reader, at, time) for at, time in times.items()}
 
+    def confirm(self, ids: Mapping[str, str]) -> Callable[[], None]:
+        return lambda: reading.check_ids(ids, self.topic)
+
     def read(
-        self, at: TopicPartition, start: int, end: int | None = None, *, topic_id: str | None = None
+        self,
+        at: TopicPartition,
+        start: int,
+        end: int | None = None,
+        *,
+        topic_id: str | None = None,
+        more: bool | None = None,
     ) -> Iterator[Chunk]:
         at = TopicPartition(*at)
         extent = self._shared.reader.extent(at, topic_id)

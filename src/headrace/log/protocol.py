@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from itertools import repeat
@@ -144,12 +144,24 @@ class Log(Protocol):
         ...
 
     def read(
-        self, at: TopicPartition, start: int, end: int | None = None, *, topic_id: str | None = None
+        self,
+        at: TopicPartition,
+        start: int,
+        end: int | None = None,
+        *,
+        topic_id: str | None = None,
+        more: bool | None = None,
     ) -> Iterator[Chunk]:
         """The records from `start` up to but without `end`, or up to the end of the partition.
 
-        Offsets that are not there, and a topic with another id, are errors.
+        Offsets that are not there, and a topic with another id, are errors. Whoever has just seen the range says so by
+        `more`, whether there is more behind it: then a log far away asks again only if the records do not come, and
+        the id of the topic is to be confirmed.
         """
+        ...
+
+    def confirm(self, ids: Mapping[str, str]) -> Callable[[], None]:
+        """Asks whether topics have these ids; what is given waits for the answer, and raises if one has another."""
         ...
 
     def append(self, items: Sequence[Item], *, stamp: Stamp | None = None) -> list[int]:

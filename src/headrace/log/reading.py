@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 from bisect import bisect_left
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 from headrace.errors import StateCorruptedError
@@ -15,7 +15,7 @@ from headrace.log.errors import LogCorruptedError, OffsetOutOfRangeError, Unknow
 from headrace.log.files import ChunkFiles
 from headrace.log.packing import digest_of, unpack
 from headrace.log.places import ChunkRow
-from headrace.log.protocol import Chunk, Extent, Records
+from headrace.log.protocol import Chunk, Extent, Records, Topic
 from headrace.model.ids import TopicPartition
 
 _MOST_ROWS, _MOST_BYTES = 256, 4 << 20  # of one look into the database
@@ -123,6 +123,13 @@ def check_range(at: TopicPartition, extent: Extent, start: int, end: int) -> Non
             "or by hand, the topic was made anew, or they are not written yet",
             at=at, earliest=extent.earliest, end=extent.end,
         )  # fmt: skip
+
+
+def check_ids(ids: Mapping[str, str], topic: Callable[[str], Topic]) -> None:
+    """Raises if a topic is not the one that it was."""
+    for name, wanted in ids.items():
+        if (found := topic(name).id) != wanted:
+            raise UnknownTopicError(f"the topic {name!r} was deleted and made anew: its id is {found}, not {wanted}")
 
 
 def damage(at: TopicPartition, start: int, end: int, how: str, file: str) -> LogCorruptedError:

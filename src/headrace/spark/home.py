@@ -45,10 +45,12 @@ class Homes:
 
     def __init__(self, job: str, wanted: Callable[[], bool], handler: Callable[[], Handler]) -> None:
         self._job, self._wanted, self._handler = job, wanted, handler
+        self.asked = 0
 
     def ask(self, slot: int, orders: bytes, rows: Sequence[bytes]) -> list[Message]:
         """Has the tasks of a slot run, in a new home if the one that there was is gone."""
         request = msgspec.msgpack.encode([orders, *rows])
+        self.asked += 1
         for _ in range(_ATTEMPTS):
             try:
                 with self._connection(slot) as connection:

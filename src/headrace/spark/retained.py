@@ -18,9 +18,9 @@ _log = logging.getLogger(__name__)
 
 def chunks_of(log: Log, job: Job, range_: Range) -> Iterator[Chunk]:
     """What is in a range; if it is not there any more, where to go on is planned anew, or it is an error."""
-    topic, partition, start, end, _, _ = range_
+    topic, partition, start, end, more, _ = range_
     try:
-        yield from log.read(TopicPartition(topic, partition), start, end, topic_id=job.topics.get(topic))
+        yield from log.read(TopicPartition(topic, partition), start, end, topic_id=job.topics.get(topic), more=more)
     except OffsetOutOfRangeError as error:
         reset = reset_of(job.graph, job.config, topic)
         if reset == "none":

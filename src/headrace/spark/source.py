@@ -52,16 +52,24 @@ class Reader(DataSourceStreamReader):
         job, planner = self._open()
         soonest = self._planned + job.config.commit_interval_ms / 1000
         planner.pause(soonest - time.monotonic())
-        planner.wait(read_control(self._control))
-        control, clock = read_control(self._control), SystemClock().now()
-        if not control.paused and time.monotonic() >= soonest:
-            ends = planner.ends(control)
-            if ends or planner.must_run(control, clock):
-                with step(RANGES_PLANNED, job.at_step):
-                    self._last = {"n": control.number + 1, "clock": clock, "ends": ends}
-                    self._planned = time.monotonic()
-                    planner.planned(control)
+        if not self._plans(job, planner, soonest):
+            planner.wait(read_control(self._control))
+            self._plans(job, planner, soonest)
         return self._last or start or self.initialOffset()
+
+    def _plans(self, job: Job, planner: Planner, soonest: float) -> bool:
+        """Whether there is a next batch, which is not to be before some moment."""
+        control, clock = read_control(self._control), SystemClock().now()
+        if control.paused or time.monotonic() < soonest:
+            return False
+        ends = planner.ends(control)
+        if not ends and not planner.must_run(control, clock):
+            return False
+        with step(RANGES_PLANNED, job.at_step):
+            self._last = {"n": control.number + 1, "clock": clock, "ends": ends}
+            self._planned = time.monotonic()
+            planner.planned(control)
+        return True
 
     def _open(self) -> tuple[Job, Planner]:
         if self._opened is None:

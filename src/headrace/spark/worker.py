@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 import time
-from collections.abc import Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import chain
 from operator import itemgetter
@@ -38,6 +38,9 @@ from headrace.spark.shipping import failed, load_job, located
 from headrace.state.engine import Version
 
 HOMES: dict[str, Homes] = {}
+WARM = (
+    3  # tasks after which a worker has imported everything: some things only when the first result is handed to Spark
+)
 
 
 def run_slot(job: str, slot: int, orders: bytes, rows: Sequence[bytes]) -> list[Message]:
@@ -45,9 +48,11 @@ def run_slot(job: str, slot: int, orders: bytes, rows: Sequence[bytes]) -> list[
     if job not in HOMES:
         path = located(job)
         HOMES[job] = Homes(job, path.exists, lambda: workshop(job))
+    homes = HOMES[job]
+    if homes.asked < WARM:
         gc.collect()
-        gc.freeze()  # Spark's daemon collects garbage after every task: 50-80 ms, else
-    return HOMES[job].ask(slot, orders, rows)
+        gc.freeze()  # Spark's daemon collects garbage after every task: 10-80 ms, else
+    return homes.ask(slot, orders, rows)
 
 
 def workshop(job: str) -> Handler:
@@ -68,6 +73,7 @@ class Workshop:
         self._router = Router(job, self.log)
         self._globals = Globals(self)
         self._notes = Notes((), 0)  # of the attempt that is running
+        self._confirm: Callable[[], None] = lambda: None  # that topics are those that were planned
 
     def handle(self, raw_orders: bytes, raw_rows: Iterable[bytes]) -> list[Message]:
         """Runs the tasks of a level for which there is something to do."""
@@ -77,6 +83,9 @@ class Workshop:
             some = wire.decode_rows(raw)
             chunks.setdefault(TaskId(some.stage, some.partition), []).append(some)
         given: list[Message] = []
+        read = {range_.topic for order in orders.orders for range_ in order.ranges}
+        # The answer comes while tasks read and run.
+        self._confirm = self.log.confirm({topic: id_ for topic, id_ in self.job.topics.items() if topic in read})
         try:
             for order in orders.orders:
                 rows = chunks.get(TaskId(order.stage, order.partition), [])
@@ -134,6 +143,7 @@ class Workshop:
         try:
             with step(TASK_RUN, self.job.at_step):
                 yield
+                self._confirm()
         except BaseException:
             del self._tasks[task_id]  # what it had in mind of this batch must not go into another
             raise

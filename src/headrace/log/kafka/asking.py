@@ -15,7 +15,7 @@ _FIRST, _LONGEST = 1.0, 5.0  # seconds that one waits before one looks how thing
 _QUIET, _BETWEEN = 2.5, 5.0  # seconds until the first line, and between two
 _PAUSE = 0.1
 # Requests of the client for administration are given up by us before they are by the client: that is where it crashes.
-_MARGIN = 15.0
+MARGIN = 15.0
 _LOGGER = logging.getLogger("headrace.log.kafka")
 Answer = TypeVar("Answer")
 Name = TypeVar("Name")
@@ -76,7 +76,7 @@ def answers(
     """
     waiting = Wait(doing, clients.settings.servers, clients.settings.patience)
     while True:
-        asked = dict(question(clients.settings.patience + _MARGIN))
+        asked = dict(question(clients.settings.patience + MARGIN))
         while wait(asked.values(), waiting.slice()).not_done:
             _check(clients, doing)
             if waiting.left <= 0:

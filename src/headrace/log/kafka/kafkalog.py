@@ -122,10 +122,19 @@ class KafkaLog:
     def offsets_for_times(self, times: Mapping[TopicPartition, int]) -> dict[TopicPartition, int | None]:
         return self._parts.reading.offsets_for_times(times)
 
+    def confirm(self, ids: Mapping[str, str]) -> Callable[[], None]:
+        return self._parts.topics.confirm(ids)
+
     def read(
-        self, at: TopicPartition, start: int, end: int | None = None, *, topic_id: str | None = None
+        self,
+        at: TopicPartition,
+        start: int,
+        end: int | None = None,
+        *,
+        topic_id: str | None = None,
+        more: bool | None = None,
     ) -> Iterator[Chunk]:
-        return self._parts.reading.read(TopicPartition(*at), start, end, topic_id)
+        return self._parts.reading.read(TopicPartition(*at), start, end, topic_id, more)
 
     def append(self, items: Sequence[Item], *, stamp: Stamp | None = None) -> list[int]:
         return self._parts.appending.append(items, stamp)

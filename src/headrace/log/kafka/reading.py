@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from bisect import bisect_left
-from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -14,7 +14,7 @@ from headrace.log.kafka.clients import Clients, Reader, administration, kafka
 from headrace.log.kafka.topics import Topics
 from headrace.log.kafka.trouble import MOVING, NO_ANSWER, explained, translated
 from headrace.log.protocol import Chunk, Extent, Records
-from headrace.log.reading import check_range
+from headrace.log.reading import check_ids, check_range
 from headrace.model.ids import TopicPartition
 from headrace.model.record import Headers
 
@@ -28,6 +28,7 @@ _END = kafka.KafkaError._PARTITION_EOF  # noqa: SLF001 - a public name
 _PASSING = {*NO_ANSWER, *MOVING, kafka.KafkaError.GROUP_AUTHORIZATION_FAILED}
 # The client takes the time 0 for "now". It is written as -1, which Kafka's own clients show as "no timestamp".
 NO_TIME = -1
+Look = Callable[[], Extent]  # raises if a range is not there
 
 
 class Reading:
@@ -36,21 +37,36 @@ class Reading:
     def __init__(self, clients: Clients, topics: Topics) -> None:
         self._clients, self._topics, self._patience = clients, topics, clients.settings.patience
         self._ends: dict[tuple[str, int], int] = {}  # by topic id and partition, as last seen
+        self._counts: dict[str, tuple[str, int]] = {}  # ids and numbers of partitions, as last seen
 
     # ----------------------------------------------------------------------------------------------------- offsets
     def extents(self, names: Sequence[str]) -> dict[TopicPartition, Extent]:
-        topics = self._topics.known(names)
-        places = [TopicPartition(name, i) for name in names for i in range(topics[name].partitions)]
+        answer = self._topics.asking(names)
+        expected, extents = {name: self._counts.get(name) for name in names}, self._expected(names)
+        topics = {name: topic or self._topics.one(name) for name, topic in answer().items()}
+        counts = {name: (topic.id, topic.partitions) for name, topic in topics.items()}
+        places = _places(counts)
+        if counts != expected or not extents:
+            self._counts.update(counts)
+            extents = self._extents_of(places)
         seen = {at: self._ends.get((topics[at.topic].id, at.partition), 0) for at in places}
         patience = time.monotonic() + self._patience
-        while True:
-            extents = self._extents_of(places)
-            # A broker that has just started may hide the end of a partition for a moment.
-            is_whole = all(extents[at].end >= end for at, end in seen.items())
-            if is_whole or time.monotonic() > patience:
-                self._ends.update({(topics[at.topic].id, at.partition): extents[at].end for at in places})
-                return extents
+        # A broker that has just started may hide the end of a partition for a moment.
+        while any(extents[at].end < end for at, end in seen.items()) and time.monotonic() < patience:
             time.sleep(_ASK_AGAIN)
+            extents = self._extents_of(places)
+        self._ends.update({(topics[at.topic].id, at.partition): extents[at].end for at in places})
+        return extents
+
+    def _expected(self, names: Sequence[str]) -> dict[TopicPartition, Extent]:
+        """The extents if the topics are those of the last time, asked for without waiting to hear that they are."""
+        counts = {name: self._counts[name] for name in names if name in self._counts}
+        if len(counts) < len(names):
+            return {}
+        try:
+            return self._extents_of(_places(counts))
+        except UnknownTopicError:
+            return {}
 
     def _extents_of(self, places: Sequence[TopicPartition]) -> dict[TopicPartition, Extent]:
         specs = administration.OffsetSpec
@@ -126,33 +142,48 @@ class Reading:
             return {TopicPartition(at.topic, at.partition): of.result().low_watermark for at, of in asked.items()}
 
     # ----------------------------------------------------------------------------------------------------- records
-    def read(self, at: TopicPartition, start: int, end: int | None, topic_id: str | None) -> Generator[Chunk]:
-        topic = self._topics.one(at.topic)
-        self._topics.place(at, topic)
-        if topic_id is not None and topic.id != topic_id:
-            raise UnknownTopicError(
-                f"the topic {at.topic!r} was deleted and made anew: its id is {topic.id}, not {topic_id}"
-            )
-        extent = self._extents_of([at])[at]
+    def read(
+        self, at: TopicPartition, start: int, end: int | None, topic_id: str | None, more: bool | None = None
+    ) -> Generator[Chunk]:
+        look = partial(self._checked, at, start, end, topic_id)
+        if end is not None and more is not None:
+            return self._chunks(at, start, end, more=more, look=look)
+        extent = look()
         end = extent.end if end is None else end
-        check_range(at, extent, start, end)
         return self._chunks(at, start, end, more=extent.end > end)
 
-    def _chunks(self, at: TopicPartition, start: int, end: int, *, more: bool) -> Generator[Chunk]:
+    def _checked(self, at: TopicPartition, start: int, end: int | None, topic_id: str | None) -> Extent:
+        """Sees whether a range is there."""
+        topic = self._topics.one(at.topic)
+        self._topics.place(at, topic)
+        if topic_id is not None:
+            check_ids({at.topic: topic_id}, lambda _: topic)
+        extent = self._extents_of([at])[at]
+        check_range(at, extent, start, extent.end if end is None else end)
+        return extent
+
+    def _chunks(
+        self, at: TopicPartition, start: int, end: int, *, more: bool, look: Look | None = None
+    ) -> Generator[Chunk]:
         """`more`: there is more behind the end, which will be read next."""
         if start == end:
             return
         with self._clients.reader(at, start) as reader, explained(f"reading {at}"):
-            for good, rest in self._ranged(reader, at, start, end):
-                if good:
-                    yield _chunk(good)
-                if rest is not None and more:
-                    reader.stay(at, end, rest)
-                elif rest is not None:
-                    reader.at = None
+            try:
+                for good, rest in self._ranged(reader, at, start, end, look):
+                    if good:
+                        yield _chunk(good)
+                    if rest or (more and rest is not None):
+                        reader.stay(at, end, rest)
+                    elif rest is not None:
+                        reader.at = None
+            except (OffsetOutOfRangeError, UnknownTopicError):
+                if look is not None:
+                    look()  # it can say more
+                raise
 
     def _ranged(
-        self, reader: Reader, at: TopicPartition, start: int, end: int
+        self, reader: Reader, at: TopicPartition, start: int, end: int, look: Look | None
     ) -> Iterator[tuple[list[Any], list[Any] | None]]:
         """The messages of a range as they come; with the last ones come those that lie behind it."""
         consumer, waiting = reader.consumer, reader.rest
@@ -173,6 +204,9 @@ class Reading:
                 wait = self._wait(at)
             if rest is not None:
                 return
+            if look is not None and not messages:
+                look()  # it takes long: perhaps it is not there
+                look = None
             if wait.left < 0:
                 raise LogUnavailableError(
                     f"reading {at} got no answer for {self._patience:g} s. Are the brokers running, and reachable?"
@@ -181,6 +215,10 @@ class Reading:
 
     def _wait(self, at: TopicPartition) -> Wait:
         return Wait(f"reading {at}", self._clients.settings.servers, self._patience)
+
+
+def _places(counts: Mapping[str, tuple[str, int]]) -> list[TopicPartition]:
+    return [TopicPartition(name, i) for name, (_, partitions) in counts.items() for i in range(partitions)]
 
 
 def _sorted_out(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from concurrent.futures import wait
 from contextlib import contextmanager
 from functools import partial
 from typing import Any
@@ -11,12 +12,14 @@ from typing import Any
 from headrace.errors import ConfigError
 from headrace.log.configs import DEFAULTS, WITHOUT_EFFECT, checked_config, checked_name
 from headrace.log.errors import LogBusyError, TopicExistsError, UnknownTopicError
-from headrace.log.kafka.asking import answers, ask
+from headrace.log.kafka.asking import MARGIN, answers, ask
 from headrace.log.kafka.clients import Clients, administration, kafka
 from headrace.log.kafka.trouble import code_of, explained
 from headrace.log.protocol import Topic
+from headrace.log.reading import check_ids
 from headrace.model.ids import TopicPartition
 
+_SOON = 1.0  # seconds until one asks again, with patience
 _LOOK_AGAIN = 0.005  # seconds: what the controller has decided, brokers know some milliseconds later
 _RESOURCE = administration.ConfigResource.Type.TOPIC
 _code = kafka.KafkaError
@@ -84,6 +87,28 @@ class Topics:
             raise UnknownTopicError(
                 f"the topic {at.topic!r} has no partition {at.partition}: it has {topic.partitions}, counted from 0"
             )
+
+    def confirm(self, ids: Mapping[str, str]) -> Callable[[], None]:
+        """Asks whether topics have these ids; what is given waits for the answer, and raises if one has another."""
+        answer = self.asking(list(ids))
+
+        def confirmed() -> None:
+            found = answer()
+            check_ids(ids, lambda name: found[name] or self.one(name))
+
+        return confirmed
+
+    def asking(self, names: Sequence[str]) -> Callable[[], dict[str, Topic | None]]:
+        """The same as `described`, but the question is on its way while something else is done."""
+        legal = sorted({name for name in names if name})
+        asked = self._describe(legal, self._patience + MARGIN) if legal else {}
+
+        def answer() -> dict[str, Topic | None]:
+            if wait(asked.values(), _SOON).not_done or any(future.exception() is not None for future in asked.values()):
+                return self.described(names)
+            return {name: self._topic(name, asked[name].result()) if name else None for name in names}
+
+        return answer
 
     def described(self, names: Sequence[str]) -> dict[str, Topic | None]:
         """Topics by name; None where there is none."""
