@@ -8,6 +8,7 @@ from typing import Any, NamedTuple, Protocol
 from headrace.serde.protocol import Serde
 from headrace.state import values
 from headrace.state.cells import Cell, Content
+from headrace.state.duplicates import WindowedDuplicates
 from headrace.state.keyvalue import KeyValues
 from headrace.state.lru import RecentlyUsed
 from headrace.state.session import Sessions
@@ -124,8 +125,13 @@ def _windows(
     spec: StoreSpec, kind: WindowKind, rooms: Rooms, *, persistent: bool, dropped: Callable[[str, int], None]
 ) -> Part:
     codec = values.timestamped(rooms.value) if kind.timestamped else values.plain(rooms.value)
-    table, times, sequence = rooms.table(codec), rooms.timeline(kind.retention), rooms.cell("sequence", 0)
-    windows = WindowedValues(spec.name, kind, table, times, sequence, rooms.key, persistent=persistent, dropped=dropped)
+    table, times = rooms.table(codec, cached=not kind.retain_duplicates), rooms.timeline(kind.retention)
+    parts = spec.name, kind, table, times, rooms.key
+    if kind.retain_duplicates:
+        sequence = rooms.cell("sequence", 0)
+        windows = WindowedDuplicates(*parts, sequence=sequence, persistent=persistent, dropped=dropped)
+    else:
+        windows = WindowedValues(*parts, persistent=persistent, dropped=dropped)
     return Part(windows, windows.expire, windows.rolled_back)
 
 

@@ -31,6 +31,7 @@ class Table:
     # the dict's own. Order is looked after in `scan` only.
     get: Callable[[bytes], Any]
     put: Callable[[bytes, Any], None]
+    put_kept: Callable[[bytes, Any], None]  # of a value as the table keeps it: the object if shared, else encoded
     recent: Callable[[bytes, Any], Any]  # what this batch has put, or else the second argument: spares a `get` a call
 
     def __init__(
@@ -44,8 +45,8 @@ class Table:
         hold: bool = False,
         remembered: int = REMEMBERED,
     ) -> None:
-        self.prefix, self._engine, self._encode, self._decode = prefix, engine, encode, decode
-        self._share, self._hold, self._remembered = share, hold and not share, remembered
+        self.prefix, self._engine, self.encode, self.decode = prefix, engine, encode, decode
+        self.share, self._hold, self._remembered = share, hold and not share, remembered
         self._changed: dict[bytes, Any] = {}  # by this batch: objects if they are shared or held, else bytes
         self._clean: dict[bytes, Any] = {}  # as committed: objects if they are shared, else bytes; None if absent
         self._older: dict[bytes, Any] = {}  # the generation of `_clean` before
@@ -57,6 +58,7 @@ class Table:
             self.get, self.put = self._get_held(), self._changed.__setitem__
         else:
             self.get, self.put = self._get_encoded(), self._put_encoded()
+        self.put_kept = self._changed.__setitem__
         self.recent = self._changed.get if share or hold else nothing_at_hand
 
     # ------------------------------------------------------------------------------------------ one key
@@ -70,7 +72,7 @@ class Table:
         return get
 
     def _get_held(self) -> Callable[[bytes], Any]:
-        find, load, decode = self._changed.get, self._load, self._decode
+        find, load, decode = self._changed.get, self._load, self.decode
 
         def get(key: bytes) -> Any:
             value = find(key, UNKNOWN)
@@ -82,7 +84,7 @@ class Table:
         return get
 
     def _get_encoded(self) -> Callable[[bytes], Any]:
-        find, load, decode = self._changed.get, self._load, self._decode
+        find, load, decode = self._changed.get, self._load, self.decode
 
         def get(key: bytes) -> Any:
             raw = find(key, UNKNOWN)
@@ -93,7 +95,7 @@ class Table:
         return get
 
     def _put_encoded(self) -> Callable[[bytes, Any], None]:
-        changed, encode = self._changed, self._encode
+        changed, encode = self._changed, self.encode
 
         def put(key: bytes, value: Any) -> None:
             changed[key] = None if value is None else encode(value)
@@ -108,7 +110,7 @@ class Table:
     def committed(self, key: bytes) -> Any:
         """The value as of the last commit, whatever this batch did."""
         held = self._load(key)
-        return held if held is None or self._share else self._decode(held)
+        return held if held is None or self.share else self.decode(held)
 
     def _load(self, key: bytes) -> Any:
         """What `_clean` is to hold for a key."""
@@ -131,7 +133,7 @@ class Table:
         if key > self._last:
             return None
         raw = self._engine.get(key)
-        return self._decode(raw) if raw is not None and self._share else raw
+        return self.decode(raw) if raw is not None and self.share else raw
 
     def _stored(self, key: bytes) -> bool:
         held = self._clean.get(key, UNKNOWN)
@@ -172,8 +174,8 @@ class Table:
         return [(key, changed[key]) for key in order.irange(low, high, (True, False), reverse)]
 
     def _as_stored(self, stored: Iterator[tuple[bytes, bytes]]) -> Iterator[tuple[bytes, Any]]:
-        skip, decode = len(self.prefix), self._decode
-        if not self._share:
+        skip, decode = len(self.prefix), self.decode
+        if not self.share:
             for key, raw in stored:
                 yield key[skip:], decode(raw)
             return
@@ -187,7 +189,7 @@ class Table:
         stored: Iterator[tuple[bytes, bytes]],
         before: Callable[[bytes, bytes], bool],
     ) -> Iterator[tuple[bytes, Any]]:
-        encoded = not (self._share or self._hold)
+        encoded = not (self.share or self._hold)
         rest = self._as_stored(stored)
         entry = next(rest, None)
         for key, held in changed:
@@ -197,7 +199,7 @@ class Table:
             if entry is not None and entry[0] == key:
                 entry = next(rest, None)
             if held is not None:
-                yield key, self._decode(held) if encoded else held
+                yield key, self.decode(held) if encoded else held
         if entry is not None:
             yield entry
             yield from rest
@@ -205,9 +207,9 @@ class Table:
     # ---------------------------------------------------------------------------------- the end of a batch
     def changes(self) -> list[tuple[bytes, bytes | None]]:
         """What this batch changed, encoded and sorted, under the engine's keys."""
-        prefix, changed, encode = self.prefix, self._changed, self._encode
+        prefix, changed, encode = self.prefix, self._changed, self.encode
         result: list[tuple[bytes, bytes | None]] = []
-        kept_as_bytes = not (self._share or self._hold)
+        kept_as_bytes = not (self.share or self._hold)
         for key in sorted(changed):
             held = changed[key]
             if held is not None:

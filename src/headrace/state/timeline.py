@@ -37,6 +37,11 @@ class Timeline:
         """What has this time or an earlier one is not shown."""
         return FIRST if self._lingering is not None else self.clock.value - self._retention
 
+    @property
+    def gone(self) -> int:
+        """What has this time or an earlier one may be removed."""
+        return FIRST if self._lingering is not None else min(self.clock.value - self._retention, self._held - 1)
+
     def was_hidden(self, time: int) -> bool:
         """Whether what has this time had expired when the last batch was committed."""
         return time <= self.clock.saved - self._retention

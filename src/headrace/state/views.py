@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, NoReturn
 
 from headrace.errors import InvalidStateStoreError
+from headrace.state.duplicates import WindowedDuplicates
 from headrace.state.keyvalue import KeyValues
 from headrace.state.lru import RecentlyUsed
 from headrace.state.session import Sessions
@@ -13,11 +14,13 @@ from headrace.state.window import WindowedValues
 
 WRITES = {"put", "put_if_absent", "put_all", "delete", "remove"}
 
+WINDOWED = {"fetch", "backward_fetch", "fetch_all", "backward_fetch_all", "all", "backward_all"}
 KEYED = {"get", "range", "reverse_range", "prefix_scan", "all", "reverse_all", "approximate_size"}
 READS: dict[type, set[str]] = {
     KeyValues: KEYED,
     RecentlyUsed: KEYED,
-    WindowedValues: {"fetch", "backward_fetch", "fetch_all", "backward_fetch_all", "all", "backward_all"},
+    WindowedValues: WINDOWED,
+    WindowedDuplicates: WINDOWED,
     Sessions: {"find_sessions", "backward_find_sessions", "fetch", "backward_fetch", "fetch_session", "all"},
     Versions: {"get", "history"},
 }

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left, insort
 from collections.abc import Callable, Iterator
 from operator import itemgetter
 from typing import Any
@@ -10,19 +9,14 @@ from typing import Any
 from headrace.model.record import ValueAndTimestamp
 from headrace.model.windows import Window, Windowed, ends_of
 from headrace.serde.protocol import Serde
-from headrace.state.cells import Cell
 from headrace.state.keys import (
     FIRST,
     LAST,
     decode_by_time,
-    decode_duplicate,
-    decode_time,
     decode_window,
     encode_by_time,
-    encode_duplicate,
     encode_window,
     escape,
-    successor,
     windows_between,
 )
 from headrace.state.refusals import checked_pair, refuse_null_key
@@ -32,7 +26,7 @@ from headrace.state.timeline import Timeline
 
 Dropped = Callable[[str, int], None]  # (reason, count)
 EXPIRED = "expired window"
-ROWS = 50_000  # keys whose places are kept at hand
+ROWS = 50_000  # texts whose rows are kept at hand
 
 
 def segment_interval(retention: int) -> int:
@@ -41,11 +35,7 @@ def segment_interval(retention: int) -> int:
 
 
 class WindowedValues:
-    """A window store.
-
-    Entries are visible while their start lies less than the retention behind the clock. With `retain_duplicates` every
-    put is kept, in the order of arrival.
-    """
+    """A window store: entries are visible while their start lies less than the retention behind the clock."""
 
     def __init__(
         self,
@@ -53,41 +43,37 @@ class WindowedValues:
         kind: WindowKind,
         table: Table,
         times: Timeline,
-        sequence: Cell,
         key: Serde,
         *,
         persistent: bool,
         dropped: Dropped,
     ) -> None:
         self.name, self.table, self._kind, self._retention = name, table, kind, kind.retention
-        self._times, self._clock, self._sequence, self._dropped = times, times.clock, sequence, dropped
+        self._times, self._clock, self._dropped = times, times.clock, dropped
         self._encode, self._decode, self._timestamped = key.encode, key.decode, kind.timestamped
         self._end_of = ends_of(kind.window_size)
         self._segment = segment_interval(kind.retention) if persistent else None
         # One entry by time stands for all of a key's windows in a stretch of time; only where windows are asked for by
         # time each has its own, which doubles what is written. So does a short stretch: at least Kafka's minute.
         self._grain = 1 if kind.by_time else max(60_000, kind.retention)
-        # Joins put and fetch in turn: the places of keys in use are kept at hand, in order, instead of looked for.
-        self._rows: dict[bytes, list[bytes]] = {}
         self._row_of: dict[str, bytes] = {}
 
     # --------------------------------------------------------------------------------------------- writing
     def put(self, key: Any, value: Any, start: int) -> None:
         if key is None:
             refuse_null_key(self.name, "put")
-        duplicates, clock = self._kind.retain_duplicates, self._clock
-        if value is None and duplicates and self._segment is not None:
-            return  # which of the duplicates? As in Kafka, none; only stores in memory let it move their clock
-        if self._timestamped and value is not None and (type(value) is not ValueAndTimestamp or value[0] is None):
-            value = checked_pair(self.name, value)
+        value, clock = self._checked(value), self._clock
         if start > clock.value:
             clock.value = start
         if start <= clock.value - self._retention and self._too_old(start):
             self._dropped(EXPIRED, 1)
-        elif not duplicates:
+        else:
             self._put_one(self._encode(key), value, start)
-        elif value is not None:
-            self._put_duplicate(self._encode(key), value, start)
+
+    def _checked(self, value: Any) -> Any:
+        if self._timestamped and value is not None and (type(value) is not ValueAndTimestamp or value[0] is None):
+            return checked_pair(self.name, value)
+        return value
 
     def _too_old(self, start: int) -> bool:
         """For an entry that is not visible any more: whether it is refused, too."""
@@ -113,15 +99,6 @@ class WindowedValues:
         if self._grain == 1 or not self._times.has(noted):
             self._times.add(noted, time)
 
-    def _put_duplicate(self, key: bytes, value: Any, start: int) -> None:
-        sequence = self._sequence.value = (self._sequence.value + 1) & 0x7FFFFFFF
-        place = encode_duplicate(key, start, sequence)
-        self.table.put(place, value)
-        places = self._rows.get(place[:-12])
-        if places is not None:
-            insort(places, place)
-        self._note(key, start)
-
     # --------------------------------------------------------------------------------------------- reading
     def fetch(self, key: Any, first: int, last: int | None = None) -> Any:
         """The value of the window that starts at `first`; with `last`, (start, value) of all from `first` to `last`."""
@@ -129,9 +106,7 @@ class WindowedValues:
             refuse_null_key(self.name, "fetch")
         if last is not None:
             return self._fetch(key, first, last, reverse=False)
-        if first <= self._times.hidden or (self._kind.retain_duplicates and self._segment is None):
-            return None  # as in Kafka: of duplicates in memory none is the value of its window
-        return self.table.get(self.key_bytes(key, first))
+        return None if first <= self._times.hidden else self.table.get(self.key_bytes(key, first))
 
     def backward_fetch(self, key: Any, first: int, last: int) -> Iterator[tuple[int, Any]]:
         if key is None:
@@ -152,9 +127,7 @@ class WindowedValues:
         return self._between(FIRST, LAST, reverse=True)
 
     def key_bytes(self, key: Any, start: int) -> bytes:
-        """Where the table has the window; of duplicates, the one that was put last."""
-        if self._kind.retain_duplicates:
-            return encode_duplicate(self._encode(key), start, self._sequence.value)
+        """Where the table has the window."""
         return encode_window(self._encode(key), start)
 
     def committed(self, key: Any, start: int) -> Any:
@@ -165,23 +138,8 @@ class WindowedValues:
         first, last = max(first, self._times.hidden + 1), min(last, LAST)
         if last < first:
             return iter(())
-        bounds = windows_between(self._encode(key), first, last)
-        if self._kind.retain_duplicates:
-            return self._fetch_duplicates(*bounds, reverse=reverse)
-        entries = self.table.scan(*bounds, reverse=reverse)
+        entries = self.table.scan(*windows_between(self._encode(key), first, last), reverse=reverse)
         return ((self._place(place)[1], value) for place, value in entries)
-
-    def _fetch_duplicates(self, low: bytes, high: bytes | None, *, reverse: bool) -> Iterator[tuple[int, Any]]:
-        row = low[:-8]
-        places = self._rows.get(row)
-        if places is None:
-            if len(self._rows) >= ROWS:
-                self._rows.clear()
-            places = self._rows[row] = [place for place, _ in self.table.scan(row, successor(row))]
-        end = len(places) if high is None else bisect_left(places, high)
-        found = places[bisect_left(places, low) : end]
-        get = self.table.get
-        return iter([(decode_time(place[-12:-4]), get(place)) for place in (reversed(found) if reverse else found)])
 
     def _between(self, first: int, last: int, *, reverse: bool) -> Iterator[tuple[Windowed, Any]]:
         first = max(first, self._times.hidden + 1)
@@ -189,7 +147,7 @@ class WindowedValues:
         return ((self._windowed(key, start), value) for key, start, value in entries if first <= start <= last)
 
     def _place(self, place: bytes) -> tuple[bytes, int]:
-        return decode_duplicate(place)[:2] if self._kind.retain_duplicates else decode_window(place)
+        return decode_window(place)
 
     def _windowed(self, key: bytes, start: int) -> Windowed:
         return Windowed(self._decode(key), Window(start, self._end_of(start)))
@@ -259,9 +217,11 @@ class WindowedValues:
             else:
                 for place, _ in self.table.scan(*windows_between(key, time, min(time + self._grain - 1, LAST))):
                     self.table.put(place, None)
-                self._rows.pop(escape(key), None)
+                self._forget(key)
+
+    def _forget(self, key: bytes) -> None:
+        """Windows of this key were removed."""
 
     def rolled_back(self) -> None:
         """What was kept at hand is not what is there any more."""
-        self._rows.clear()
         self._times.rolled_back()

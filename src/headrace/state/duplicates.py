@@ -1,0 +1,163 @@
+"""(Key, time) → every value that was put, in the order of arrival, as long as the retention lasts: stream joins."""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from collections.abc import Iterator
+from operator import itemgetter
+from typing import Any
+
+from headrace.model.windows import Windowed
+from headrace.serde.protocol import Serde
+from headrace.state.cells import Cell
+from headrace.state.keys import FIRST, decode_duplicate, encode_duplicate, escape, successor
+from headrace.state.refusals import refuse_null_key
+from headrace.state.spec import WindowKind
+from headrace.state.table import Table
+from headrace.state.timeline import Timeline
+from headrace.state.window import EXPIRED, Dropped, WindowedValues
+
+AT_HAND = 250_000  # entries whose rows are kept from batch to batch
+STALE = 32  # expired entries at the beginning of a row that are worth a cut
+
+Entry = tuple[int, int, Any]  # time, sequence, and what the table holds for the value
+_place = itemgetter(0, 1)
+
+
+class WindowedDuplicates(WindowedValues):
+    """A window store that keeps every put.
+
+    Joins put and fetch in turn. So the entries of a key are kept at hand in a row, in order, and what a batch puts goes
+    into the table when the batch ends: of a short window under a backlog most has expired by then, and is never
+    written.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        kind: WindowKind,
+        table: Table,
+        times: Timeline,
+        key: Serde,
+        *,
+        sequence: Cell,
+        persistent: bool,
+        dropped: Dropped,
+    ) -> None:
+        super().__init__(name, kind, table, times, key, persistent=persistent, dropped=dropped)
+        self._sequence = sequence
+        self._rows: dict[bytes, list[Entry]] = {}
+        self._new: dict[bytes, list[Entry]] = {}
+        self._at_hand = 0  # entries in rows, at most
+        self._keep, self._show = (None, None) if table.share else (table.encode, table.decode)
+
+    # --------------------------------------------------------------------------------------------- writing
+    def put(self, key: Any, value: Any, start: int) -> None:
+        if key is None:
+            refuse_null_key(self.name, "put")
+        clock = self._clock
+        if value is None and self._segment is not None:
+            return  # which of the duplicates? As in Kafka, none; only stores in memory let it move their clock
+        value = self._checked(value)
+        if start > clock.value:
+            clock.value = start
+        if start <= clock.value - self._retention and self._too_old(start):
+            self._dropped(EXPIRED, 1)
+        elif value is not None:
+            self._add(self._encode(key), value if self._keep is None else self._keep(value), start)
+
+    def _add(self, key: bytes, kept: Any, start: int) -> None:
+        sequence = self._sequence.value = (self._sequence.value + 1) & 0x7FFFFFFF
+        entry = (start, sequence, kept)
+        new = self._new.get(key)
+        if new is None:
+            self._new[key] = [entry]
+        else:
+            new.append(entry)
+        row = self._rows.get(key)
+        if row is not None:
+            if not row or row[-1][0] < start:
+                row.append(entry)
+            else:
+                insort(row, entry, key=_place)
+
+    def _write(self, expired: int) -> None:
+        """Has the table take what is new, except what has this time or an earlier one."""
+        put, note = self.table.put_kept, self._note
+        for key, entries in self._new.items():
+            for start, sequence, kept in entries:
+                if start > expired:
+                    put(encode_duplicate(key, start, sequence), kept)
+                    note(key, start)
+            self._at_hand += len(entries)
+        self._new.clear()
+
+    # --------------------------------------------------------------------------------------------- reading
+    def fetch(self, key: Any, first: int, last: int | None = None) -> Any:
+        """The value that was put last of all, if it was at `first`; with `last`, (time, value) of all in between."""
+        if key is None:
+            refuse_null_key(self.name, "fetch")
+        if last is not None:
+            return self._fetch(key, first, last, reverse=False)
+        if self._segment is None:
+            return None  # as in Kafka: of duplicates in memory none is the value of its window
+        row, place = self._row(self._encode(key)), (first, self._sequence.value)
+        at = bisect_left(row, place)
+        if first <= self._times.hidden or at == len(row) or row[at][:2] != place:
+            return None
+        return row[at][2] if self._show is None else self._show(row[at][2])
+
+    def _fetch(self, key: Any, first: int, last: int, *, reverse: bool) -> Iterator[tuple[int, Any]]:
+        row = self._row(self._encode(key))
+        if not row:
+            return iter(())
+        hidden = self._times.hidden
+        low = bisect_left(row, (max(first, hidden + 1),))
+        found = row[low : bisect_left(row, (last + 1,), low)]
+        if low > STALE and row[STALE][0] <= hidden:
+            del row[: bisect_left(row, (hidden + 1,))]
+        if reverse:
+            found.reverse()
+        show = self._show
+        return iter([(time, kept if show is None else show(kept)) for time, _, kept in found])
+
+    def _row(self, key: bytes) -> list[Entry]:
+        row = self._rows.get(key)
+        if row is None:
+            if self._at_hand > AT_HAND:
+                self._rows, self._at_hand = {}, 0
+            prefix, keep = escape(key), self._keep
+            row = [
+                (*decode_duplicate(place)[1:], value if keep is None else keep(value))
+                for place, value in self.table.scan(prefix, successor(prefix))
+            ]
+            self._at_hand += len(row)
+            new = self._new.get(key)
+            if new:
+                row += new
+                row.sort(key=_place)
+            self._rows[key] = row
+        return row
+
+    def _between(self, first: int, last: int, *, reverse: bool) -> Iterator[tuple[Windowed, Any]]:
+        self._write(FIRST)
+        return super()._between(first, last, reverse=reverse)
+
+    def by_time(self, first: int, last: int) -> Iterator[tuple[Windowed, Any]]:
+        self._write(FIRST)
+        return super().by_time(first, last)
+
+    def _place(self, place: bytes) -> tuple[bytes, int]:
+        return decode_duplicate(place)[:2]
+
+    # ------------------------------------------------------------------------------------ the end of a batch
+    def expire(self) -> None:
+        self._write(self._times.gone)
+        super().expire()
+
+    def _forget(self, key: bytes) -> None:
+        self._rows.pop(key, None)
+
+    def rolled_back(self) -> None:
+        self._rows, self._new, self._at_hand = {}, {}, 0
+        super().rolled_back()
