@@ -7,9 +7,11 @@ from hypothesis import strategies as st
 
 from headrace import StreamsBuilder, serde
 from headrace.config import Config
+from headrace.log.protocol import Chunk, Records
 from headrace.model.ids import TaskId, TopicPartition
 from headrace.runtime.alignment import Input
 from headrace.runtime.batch import Row
+from headrace.runtime.stretch import Stretch
 from headrace.runtime.task import Surroundings, Task
 from headrace.state.engine import MemoryEngine, Version
 
@@ -30,6 +32,13 @@ def rows(topic: str, times: list[int]) -> list[Row]:
     return [(topic, 0, i, b"k", b"%s%d" % (topic[:1].encode(), i), t, (), i) for i, t in enumerate(sorted(times))]
 
 
+def stretch(rows: list[Row]) -> list[Stretch]:
+    if not rows:
+        return []
+    topics, partitions, offsets, keys, values, times, _, _ = zip(*rows, strict=True)
+    return [Stretch(TopicPartition(topics[0], partitions[0]), Chunk(offsets, Records(keys, values, times)), largest=-1)]
+
+
 def drained(inputs: dict[TopicPartition, list[Row]], sizes: list[int]) -> list[bytes | None]:
     """All that comes out when batch after batch takes at most so many rows of each input."""
     running, at, out = task(), dict.fromkeys(inputs, 0), []
@@ -38,7 +47,7 @@ def drained(inputs: dict[TopicPartition, list[Row]], sizes: list[int]) -> list[b
         left = {tp: all_[at[tp] :] for tp, all_ in inputs.items()}
         if not any(left.values()):
             return out
-        given = {tp: Input(iter(some[:size]), more=len(some) > size) for tp, some in left.items()}
+        given = {tp: Input(stretch(some[:size]), more=len(some) > size) for tp, some in left.items()}
         result, positions = running.run_aligned(given, clock=0, version=Version(number, "t"))
         assert positions, "a batch over a backlog makes progress"
         at |= positions
@@ -63,7 +72,10 @@ def test_a_backlog_gives_what_the_records_give_in_the_order_of_their_times(
 def test_an_input_that_is_used_up_though_the_log_holds_more_stops_the_others():
     #  users   0 ............ (more)
     #  views   5   9              only the record at 0 may go: the next user may be of time 1
-    inputs = {USERS: Input(iter(rows("users", [0])), more=True), VIEWS: Input(iter(rows("views", [5, 9])), more=False)}
+    inputs = {
+        USERS: Input(stretch(rows("users", [0])), more=True),
+        VIEWS: Input(stretch(rows("views", [5, 9])), more=False),
+    }
     result, positions = task().run_aligned(inputs, clock=0, version=Version(1, "t"))
     assert positions == {USERS: 1}
     assert not result.outputs
@@ -79,6 +91,8 @@ def test_a_row_that_is_left_out_counts_as_consumed():
     graph = builder.build().graph()
     config = Config.of({"application.id": "a"})
     running = Task(TaskId(0, 0), graph, list(graph.nodes), MemoryEngine(), Surroundings(config, {}), clock=0)
-    result, positions = running.run_aligned({VIEWS: Input(iter([bad]), more=False)}, clock=0, version=Version(1, "t"))
+    result, positions = running.run_aligned(
+        {VIEWS: Input(stretch([bad]), more=False)}, clock=0, version=Version(1, "t")
+    )
     assert positions == {VIEWS: 1}
     assert result.dropped == {"negative timestamp": 1}

@@ -7,57 +7,89 @@ knows how old its next record is.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
 
 from headrace.model.ids import TopicPartition
 from headrace.runtime.batch import Row
 from headrace.runtime.heap import TimeHeap
 from headrace.runtime.operators.edges import Decoded
+from headrace.runtime.stretch import Stretch
+
+AT_ONCE, NEVER = float("-inf"), float("inf")
 
 
 class Input(NamedTuple):
-    """Rows of one partition, in the order of their offsets; `more`: the log holds more than these.
+    """Records of one partition, in the order of their offsets; `more`: the log holds more than these.
 
-    Offsets before `end` that have no row are none: compaction took them, or they mark a transaction.
+    Offsets before `end` that have no record are none: compaction took them, or they mark a transaction.
     """
 
-    rows: Iterator[Row]
+    stretches: Iterable[Stretch]
     more: bool
     end: int | None = None
 
 
 class Aligned:
-    """Gives the rows of all inputs by time; `positions` says up to where each input has been consumed."""
+    """Gives the rows of all inputs by time; `positions` says up to where each input has been consumed.
 
-    def __init__(self, inputs: dict[TopicPartition, Input], read: Callable[[Row], Decoded | None]) -> None:
-        self._inputs, self._read = inputs, read
+    `read` gives the rows of an input, each with what it was decoded to, or None if it is left out.
+    """
+
+    def __init__(
+        self,
+        inputs: dict[TopicPartition, Input],
+        read: Callable[[Iterable[Stretch]], Iterator[tuple[Row, Decoded | None]]],
+    ) -> None:
+        self._inputs = inputs
+        self._rows = {at: read(given.stretches) for at, given in inputs.items()}
         self.positions: dict[TopicPartition, int] = {}
         self._heads: dict[TopicPartition, tuple[Row, Decoded]] = {}
         self._by_time = TimeHeap[TopicPartition]()
 
     def __iter__(self) -> Iterator[tuple[Row, Decoded]]:
-        known = [self._look_at_next(at) for at in self._inputs]
+        known = [self._begin(at) for at in self._inputs]
         if not all(known):
             return
         while len(self._by_time):
             _, at = self._by_time.pop()
             row, decoded = self._heads.pop(at)
-            self.positions[at] = row[2] + 1
             yield row, decoded
-            if not self._look_at_next(at):
-                return
+            until = self._turn()
+            for row, decoded in self._rows[at]:
+                if decoded is None:
+                    continue
+                if decoded[2] >= until:
+                    self.positions[at] = row[2]
+                    self._wait(at, row, decoded)
+                    break
+                yield row, decoded
+            else:
+                if not self._use_up(at, row[2] + 1):
+                    return
 
-    def _look_at_next(self, at: TopicPartition) -> bool:
+    def _turn(self) -> float:
+        """Until when the input that goes first may go on: several others may change places in the heap each time."""
+        waiting = self._by_time
+        return NEVER if not len(waiting) else waiting.peek()[0] if len(waiting) == 1 else AT_ONCE
+
+    def _begin(self, at: TopicPartition) -> bool:
         """Reads on until a row is not left out; False if there must be one, but not among these rows."""
-        rows, more, end = self._inputs[at]
-        for row in rows:
-            decoded = self._read(row)
+        for row, decoded in self._rows[at]:
             if decoded is not None:
-                self._heads[at] = (row, decoded)
-                self._by_time.push(decoded[2], at)
+                self._wait(at, row, decoded)
                 return True
             self.positions[at] = row[2] + 1
-        if end is not None:
-            self.positions[at] = end
+        return self._use_up(at, self.positions.get(at))
+
+    def _wait(self, at: TopicPartition, row: Row, decoded: Decoded) -> None:
+        self._heads[at] = row, decoded
+        self._by_time.push(decoded[2], at)
+
+    def _use_up(self, at: TopicPartition, position: int | None) -> bool:
+        """No row is left; False if the log holds more."""
+        _, more, end = self._inputs[at]
+        position = position if end is None else end
+        if position is not None:
+            self.positions[at] = position
         return not more

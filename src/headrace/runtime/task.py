@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Collection, Generator, Iterable, Mapping
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
@@ -196,12 +196,30 @@ class Task:
         self, inputs: dict[TopicPartition, Input], *, clock: int, version: Version
     ) -> tuple[Result, dict[TopicPartition, int]]:
         """The same for rows of several partitions, by time; also says up to where each partition was consumed."""
-        rows = Aligned(inputs, self.read)
+        rows, here, inlets, punctuations = (
+            Aligned(inputs, self._rows),
+            self.here,
+            self._inlets,
+            self._stream_punctuations,
+        )
         with self._batch(clock):
-            for row, decoded in rows:
-                self._process(row, decoded)
+            for row, (key, value, timestamp) in rows:
+                here.row, here.order = row, row[7]
+                if timestamp > here.stream_time:
+                    here.stream_time = timestamp
+                inlets[row[0]].emit(key, value, timestamp, row[6])
+                if here.stream_time >= punctuations.due:
+                    punctuations.run(here.stream_time)
             self._run_by_clock(clock)
             return self._end(version), rows.positions
+
+    def _rows(self, stretches: Iterable[Stretch]) -> Iterator[tuple[Row, Decoded | None]]:
+        for stretch in stretches:
+            decoded = self._find_inlet(stretch.at.topic).read_all(stretch)
+            if decoded is None:
+                yield from ((row, self.read(row)) for row in stretch.rows())
+            else:
+                yield from zip(stretch.rows(), zip(*decoded, stretch.records.timestamps, strict=True), strict=True)
 
     def _run_by_clock(self, clock: int) -> None:
         """What no record has done, though it is time; stream time may have come from outside."""

@@ -6,7 +6,6 @@ import gc
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from itertools import chain
 from operator import itemgetter
 from pathlib import Path
 from typing import Any
@@ -195,12 +194,7 @@ class Workshop:
             read = [row for range_ in order.ranges for stretch in self._read(range_) for row in stretch.rows()]
             rows = [*carried, *sorted([*received, *read], key=itemgetter(7))]
             return task.run(rows, clock=clock, version=version), ends
-        inputs = {
-            TopicPartition(r.topic, r.partition): Input(
-                chain.from_iterable(stretch.rows() for stretch in self._read(r)), r.more, r.end
-            )
-            for r in order.ranges
-        }
+        inputs = {TopicPartition(r.topic, r.partition): Input(self._read(r), r.more, r.end) for r in order.ranges}
         return task.run_aligned(inputs, clock=clock, version=version)
 
     def _read(self, range_: wire.Range) -> Iterator[Stretch]:

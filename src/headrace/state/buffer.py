@@ -16,6 +16,7 @@ from headrace.state.table import Table
 from headrace.state.task_state import Cell
 
 TIME = struct.Struct(">Q")
+AT_HAND = 100_000  # entries that are kept as they came, beside their bytes
 SIGN = 1 << 63  # flips the sign bit, so that negative times come first
 
 
@@ -35,28 +36,41 @@ class UnmatchedBuffer:
 
     def __init__(self, table: Table, key: Serde, left: Serde, right: Serde) -> None:
         self.table, self.key, self.values = table, key, (right, left)
+        self._keeps = tuple(key.immutable and value.immutable for value in self.values)
+        self._decoded: dict[bytes, tuple[bytes, Any, Any]] = {}  # place → what the table has, key, value
 
     def place(self, timestamp: int, left_side: bool, key: Any) -> bytes:
         return time_bytes(timestamp) + bytes((left_side,)) + self.key.encode(key)
 
     def add(self, timestamp: int, left_side: bool, key: Any, value: Any) -> None:
-        place = self.place(timestamp, left_side, key)
-        waiting = self.table.get(place)
-        parts = [] if waiting is None else unpack_parts(waiting)
-        self.table.put(place, pack_parts([*parts, self.values[left_side].encode(value)]))
+        table, place, raw = self.table, self.place(timestamp, left_side, key), self.values[left_side].encode(value)
+        waiting = table.recent(place, None) if table.is_beyond(place) else table.get(place)
+        packed = pack_parts([raw] if waiting is None else [*unpack_parts(waiting), raw])
+        table.put(place, packed)
+        if waiting is None and self._keeps[left_side]:
+            if len(self._decoded) >= AT_HAND:
+                self._decoded.clear()
+            self._decoded[place] = packed, key, value
 
     def forget(self, timestamp: int, left_side: bool, key: Any) -> None:
         """A partner has been found."""
-        self.remove(self.place(timestamp, left_side, key))
+        place = self.place(timestamp, left_side, key)
+        if self.table.has(place):
+            self.remove(place)
 
     def remove(self, place: bytes) -> None:
-        if self.table.get(place) is not None:
-            self.table.put(place, None)
+        self.table.put(place, None)
+        self._decoded.pop(place, None)
 
     def entries(self) -> Iterator[tuple[bytes, int, bool, Any, Any]]:
         """(Place, time, left side?, key, value), oldest first, right side before left."""
+        decoded = self._decoded
         for place, waiting in self.table.scan():
             left_side = place[8] == 1
+            known = decoded.get(place)
+            if known is not None and known[0] is waiting:
+                yield place, time_of(place), left_side, known[1], known[2]
+                continue
             key = self.key.decode(place[9:])
             for part in unpack_parts(waiting):
                 if part is not None:

@@ -18,7 +18,6 @@ from headrace.state.timeline import Timeline
 from headrace.state.window import EXPIRED, Dropped, WindowedValues
 
 AT_HAND = 250_000  # entries whose rows are kept from batch to batch
-STALE = 32  # expired entries at the beginning of a row that are worth a cut
 
 Entry = tuple[int, int, Any]  # time, sequence, and what the table holds for the value
 _place = itemgetter(0, 1)
@@ -91,6 +90,11 @@ class WindowedDuplicates(WindowedValues):
                     note(key, start)
             self._at_hand += len(entries)
         self._new.clear()
+        self._make_room()
+
+    def _make_room(self) -> None:
+        if self._at_hand > AT_HAND:
+            self._rows, self._at_hand = {}, 0
 
     # --------------------------------------------------------------------------------------------- reading
     def fetch(self, key: Any, first: int, last: int | None = None) -> Any:
@@ -109,13 +113,10 @@ class WindowedDuplicates(WindowedValues):
 
     def _fetch(self, key: Any, first: int, last: int, *, reverse: bool) -> Iterator[tuple[int, Any]]:
         row = self._row(self._encode(key))
-        if not row:
+        if not row or row[-1][0] < first:
             return iter(())
-        hidden = self._times.hidden
-        low = bisect_left(row, (max(first, hidden + 1),))
+        low = bisect_left(row, (max(first, self._times.hidden + 1),))
         found = row[low : bisect_left(row, (last + 1,), low)]
-        if low > STALE and row[STALE][0] <= hidden:
-            del row[: bisect_left(row, (hidden + 1,))]
         if reverse:
             found.reverse()
         show = self._show
@@ -124,8 +125,7 @@ class WindowedDuplicates(WindowedValues):
     def _row(self, key: bytes) -> list[Entry]:
         row = self._rows.get(key)
         if row is None:
-            if self._at_hand > AT_HAND:
-                self._rows, self._at_hand = {}, 0
+            self._make_room()
             prefix, keep = escape(key), self._keep
             row = [
                 (*decode_duplicate(place)[1:], value if keep is None else keep(value))

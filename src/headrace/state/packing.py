@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 from headrace.model.record import Headers, RecordMetadata
 
+ONE = struct.Struct(">Ii")
 NUMBERS = struct.Struct(">qqi")  # timestamp, offset, partition; the partition is -1 where the origin is unknown
 
 
@@ -18,6 +19,8 @@ def pack_parts(parts: Sequence[bytes | None]) -> bytes:
     >>> unpack_parts(pack_parts([b"a", None, b""]))
     [b'a', None, b'']
     """
+    if len(parts) == 1 and parts[0] is not None:
+        return ONE.pack(1, len(parts[0])) + parts[0]
     lengths = [-1 if part is None else len(part) for part in parts]
     return struct.pack(f">I{len(parts)}i", len(parts), *lengths) + b"".join(part for part in parts if part)
 

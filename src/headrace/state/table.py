@@ -12,6 +12,7 @@ from headrace.state.keys import successor
 from headrace.state.ordered import OrderedKeys, ordered_keys
 
 UNKNOWN: Any = object()
+NOTHING: Any = object()
 REMEMBERED = 131_072  # clean values in one generation of a table; two generations are kept
 
 
@@ -50,7 +51,7 @@ class Table:
         self._changed: dict[bytes, Any] = {}  # by this batch: objects if they are shared or held, else bytes
         self._clean: dict[bytes, Any] = {}  # as committed: objects if they are shared, else bytes; None if absent
         self._older: dict[bytes, Any] = {}  # the generation of `_clean` before
-        self._last: bytes | None = None  # the last key that is stored, with the prefix; None: not looked for yet
+        self._last: Any = None  # the last key that is stored, or NOTHING; None: not looked for yet
         self._order: OrderedKeys | None = None  # the changed keys, from the first scan of a batch on
         if share:
             self.get, self.put = self._get_shared(), self._changed.__setitem__
@@ -119,21 +120,26 @@ class Table:
             return held
         held = self._older.get(key, UNKNOWN)
         if held is UNKNOWN:
-            held = self._read(self.prefix + key)
+            held = self._read(key)
         if len(self._clean) >= self._remembered:
             self._older, self._clean = self._clean, {}
         self._clean[key] = held
         return held
 
     def _read(self, key: bytes) -> Any:
-        """From the engine. What is ordered by time is asked for keys behind the last one, which cannot be there."""
-        if self._last is None:
-            stored = self._engine.scan(self.prefix, successor(self.prefix), reverse=True)
-            self._last = next((key for key, _ in stored), b"")
-        if key > self._last:
+        """From the engine."""
+        if self.is_beyond(key):
             return None
-        raw = self._engine.get(key)
+        raw = self._engine.get(self.prefix + key)
         return self.decode(raw) if raw is not None and self.share else raw
+
+    def is_beyond(self, key: bytes) -> bool:
+        """Whether the key lies behind all that is stored: what is ordered by time is mostly asked for such keys."""
+        last = self._last
+        if last is None:
+            stored = self._scan_stored(b"", None, reverse=True)
+            last = self._last = next((key[len(self.prefix) :] for key, _ in stored), NOTHING)
+        return last is NOTHING or key > last
 
     def _stored(self, key: bytes) -> bool:
         held = self._clean.get(key, UNKNOWN)
@@ -144,11 +150,13 @@ class Table:
         self, low: bytes = b"", high: bytes | None = None, *, reverse: bool = False
     ) -> Iterator[tuple[bytes, Any]]:
         """Keys from `low` up to but without `high`, and their values, as they are now: later puts do not show."""
-        prefix = self.prefix
-        end = successor(prefix) if high is None else prefix + high
-        stored = self._engine.scan(prefix + low, end, reverse=reverse)
+        stored = iter(()) if self.is_beyond(low) else self._scan_stored(low, high, reverse=reverse)
         changed = self._changed_between(low, high, reverse=reverse)
         return self._merged(changed, stored, gt if reverse else lt) if changed else self._as_stored(stored)
+
+    def _scan_stored(self, low: bytes, high: bytes | None, *, reverse: bool) -> Iterator[tuple[bytes, bytes]]:
+        prefix = self.prefix
+        return self._engine.scan(prefix + low, successor(prefix) if high is None else prefix + high, reverse=reverse)
 
     def count(self) -> int:
         """How many keys have a value."""
