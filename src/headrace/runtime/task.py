@@ -146,19 +146,8 @@ class Task:
     # ------------------------------------------------------------------------------------------------- a batch
     def run(self, rows: Iterable[Row], *, clock: int, version: Version) -> Result:
         """Processes rows in their order, then what the clock has made due; commits the state as `version`."""
-        here, inlets, punctuations = self.here, self._inlets, self._stream_punctuations
         with self._batch(clock):
-            for row in rows:
-                inlet = inlets.get(row[0]) or self._find_inlet(row[0])
-                here.row, here.order = row, row[7]
-                decoded = inlet.read(row)
-                if decoded is not None:
-                    key, value, timestamp = decoded
-                    if timestamp > here.stream_time:
-                        here.stream_time = timestamp
-                    inlet.emit(key, value, timestamp, row[6])
-                if here.stream_time >= punctuations.due:
-                    punctuations.run(here.stream_time)
+            self._process((row, self.read(row)) for row in rows)
             self._run_by_clock(clock)
             return self._end(version)
 
@@ -167,59 +156,60 @@ class Task:
     ) -> Result:
         """The same for rows of a batch before, and then those of one partition, which may be taken many at once."""
         with self._batch(clock):
-            for row in carried:
-                self._process(row, self.read(row))
+            self._process((row, self.read(row)) for row in carried)
             for stretch in joined(stretches) if self._tallies else stretches:
-                self._take(stretch)
+                tally = self._find_inlet(stretch.at.topic).tally
+                if tally is None or self._stream_punctuations.due != NEVER or not tally(stretch):
+                    self._process(self._rows([stretch]))
             self._run_by_clock(clock)
             return self._end(version)
-
-    def _take(self, stretch: Stretch) -> None:
-        here, punctuations, inlet = self.here, self._stream_punctuations, self._find_inlet(stretch.at.topic)
-        if inlet.tally is not None and punctuations.due == NEVER and inlet.tally(stretch):
-            return
-        decoded = inlet.read_all(stretch)
-        if decoded is None:
-            for row in stretch.rows():
-                self._process(row, self.read(row))
-            return
-        emit = inlet.emit
-        for row, key, value in zip(stretch.rows(), *decoded, strict=True):
-            here.row, here.order, timestamp = row, row[7], row[5]
-            if timestamp > here.stream_time:
-                here.stream_time = timestamp
-            emit(key, value, timestamp, row[6])
-            if here.stream_time >= punctuations.due:
-                punctuations.run(here.stream_time)
 
     def run_aligned(
         self, inputs: dict[TopicPartition, Input], *, clock: int, version: Version
     ) -> tuple[Result, dict[TopicPartition, int]]:
-        """The same for rows of several partitions, by time; also says up to where each partition was consumed."""
-        rows, here, inlets, punctuations = (
-            Aligned(inputs, self._rows),
-            self.here,
-            self._inlets,
-            self._stream_punctuations,
-        )
+        """The same for several partitions, by time; also says up to where each of them was consumed."""
+        rows = Aligned(inputs, self._rows)
         with self._batch(clock):
-            for row, (key, value, timestamp) in rows:
-                here.row, here.order = row, row[7]
-                if timestamp > here.stream_time:
-                    here.stream_time = timestamp
-                inlets[row[0]].emit(key, value, timestamp, row[6])
-                if here.stream_time >= punctuations.due:
-                    punctuations.run(here.stream_time)
+            self._process(rows)
             self._run_by_clock(clock)
             return self._end(version), rows.positions
 
+    def step(self, row: Row | None, decoded: Decoded | None, *, clock: int, version: Version) -> Result:
+        """The test driver's batch: one row that has been read, or none, then what the clock has made due."""
+        with self._batch(clock):
+            if row is None:
+                self._program.punctuations[Punctuation.WALL_CLOCK].run(clock)
+            else:
+                self._process([(row, decoded)])
+            return self._end(version)
+
+    def read(self, row: Row) -> Decoded | None:
+        """Decodes a row and finds its timestamp; None if it is left out."""
+        self.here.row, self.here.order = row, row[7]
+        topic = row[0]
+        return (self._inlets.get(topic) or self._find_inlet(topic)).read(row)
+
     def _rows(self, stretches: Iterable[Stretch]) -> Iterator[tuple[Row, Decoded | None]]:
+        """Rows as they are read, decoded many at once where nothing speaks against it."""
         for stretch in stretches:
             decoded = self._find_inlet(stretch.at.topic).read_all(stretch)
             if decoded is None:
                 yield from ((row, self.read(row)) for row in stretch.rows())
             else:
                 yield from zip(stretch.rows(), zip(*decoded, stretch.records.timestamps, strict=True), strict=True)
+
+    def _process(self, rows: Iterable[tuple[Row, Decoded | None]]) -> None:
+        """Processes rows that have been read, and after each what stream time has made due."""
+        here, inlets, punctuations = self.here, self._inlets, self._stream_punctuations
+        for row, decoded in rows:
+            if decoded is not None:
+                here.row, here.order = row, row[7]
+                key, value, timestamp = decoded
+                if timestamp > here.stream_time:
+                    here.stream_time = timestamp
+                inlets[row[0]].emit(key, value, timestamp, row[6])
+            if here.stream_time >= punctuations.due:
+                punctuations.run(here.stream_time)
 
     def _run_by_clock(self, clock: int) -> None:
         """What no record has done, though it is time; stream time may have come from outside."""
@@ -230,31 +220,6 @@ class Task:
             if time is not None and time <= clock:
                 emit(clock)
         self._program.punctuations[Punctuation.WALL_CLOCK].run(clock)
-
-    def read(self, row: Row) -> Decoded | None:
-        """Decodes a row and finds its timestamp; None if it is left out."""
-        self.here.row, self.here.order = row, row[7]
-        return self._find_inlet(row[0]).read(row)
-
-    def step(self, row: Row | None, decoded: Decoded | None, *, clock: int, version: Version) -> Result:
-        """The test driver's batch: one row that has been read, or none, then what the clock has made due."""
-        with self._batch(clock):
-            if row is None:
-                self._program.punctuations[Punctuation.WALL_CLOCK].run(clock)
-            else:
-                self._process(row, decoded)
-            return self._end(version)
-
-    def _process(self, row: Row, decoded: Decoded | None) -> None:
-        """Processes a row that has been read, then what stream time has made due."""
-        here = self.here
-        if decoded is not None:
-            here.row, here.order = row, row[7]
-            key, value, timestamp = decoded
-            here.stream_time = max(here.stream_time, timestamp)
-            self._inlets[row[0]].emit(key, value, timestamp, row[6])
-        if here.stream_time >= self._stream_punctuations.due:
-            self._stream_punctuations.run(here.stream_time)
 
     @contextmanager
     def _batch(self, clock: int) -> Generator[None]:
