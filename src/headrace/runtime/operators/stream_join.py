@@ -36,6 +36,7 @@ class Unmatched:
         self.next = cell(f"{node.join}/next emission", 0)  # wall clock
         self.is_postponed = cell(f"{node.join}/postponed", 0)
         self.windows, self.joiner = node.windows, node.joiner
+        self.sides: set[bool] = set()  # whose records wait: left, right or both
 
     def emit_expired(self, after: int, headers: Headers, emit: Emit) -> None:
         """Emits what can find no partner any more; `after` is how long the trigger's side waits."""
@@ -86,7 +87,9 @@ def stream_join(node: StreamJoin, env: Env, unmatched: Unmatched, emit: Emit) ->
     joiner = node.joiner if left_side else flipped(node.joiner)  # (key, this, other)
     windows = node.windows
     before, after = (windows.before_ms, windows.after_ms) if left_side else (windows.after_ms, windows.before_ms)
-    fetch, stream_time = others.fetch, unmatched.stream_time
+    fetch, stream_time, sides, other_side = others.fetch, unmatched.stream_time, unmatched.sides, not left_side
+    if outer:
+        sides.add(left_side)
     if left_side and buffer is not None:
         env.postponed.append(unmatched.postponed(node.name, emit))
 
@@ -104,8 +107,8 @@ def stream_join(node: StreamJoin, env: Env, unmatched: Unmatched, emit: Emit) ->
         last, found = max(0, timestamp + after), False
         for time, other in fetch(key, max(0, timestamp - before), last):
             found = True
-            if buffer is not None:
-                buffer.forget(time, not left_side, key)
+            if buffer is not None and other_side in sides:
+                buffer.forget(time, other_side, key)
             emit(key, joiner(key, value, other), max(timestamp, time), headers)
         if outer and not found:
             if buffer is None or last < stream_time.value:
