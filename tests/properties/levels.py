@@ -12,7 +12,9 @@ from headrace.model.ids import TaskId
 from headrace.plan.cut import plan
 from headrace.runtime.batch import Output, Row
 from headrace.runtime.task import Surroundings, Task
+from headrace.state.duplicates import WindowedDuplicates
 from headrace.state.engine import Engine, Version
+from headrace.state.keys import decode_duplicate
 
 
 class Levels:
@@ -79,7 +81,8 @@ class Levels:
     def committed(self) -> dict[tuple[int, str], dict[bytes, Any]]:
         """All that is in the engines, by stage and table: stores, buffers and cells.
 
-        A cell that has come back to where it began counts as not there, whether it was saved in between or not.
+        A cell that has come back to where it began counts as not there, whether it was saved in between or not. Of what
+        a join keeps only that counts which can be seen: the rest is gone, or not yet, or was never written.
         """
         found = defaultdict[tuple[int, str], dict[bytes, Any]](dict)
         for number, task in self._tasks.items():
@@ -90,4 +93,9 @@ class Levels:
                 for name, cell in cells._cells.items():
                     if cell.value == cell.default and "/schedule " not in name:
                         found[number, kind].pop(name.encode(), None)
+            for name, store in state.stores.items():
+                if isinstance(store, WindowedDuplicates):
+                    found.pop((number, f"{name}/times"), None)
+                    for place in [key for key in found[number, name] if decode_duplicate(key)[1] <= store.hidden]:
+                        del found[number, name][place]
         return dict(found)

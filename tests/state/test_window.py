@@ -73,6 +73,15 @@ def test_the_order_of_duplicates_survives_reopening():
     assert [value for _, value in store.fetch("k", 0, 10)] == ["a", "b", "c"]
 
 
+def test_a_duplicate_that_expires_within_its_batch_is_never_written():
+    state, store = windows(WindowKind(10, 10, retain_duplicates=True))
+    for start in range(1000):
+        store.put("k", "v", start)
+    delta = state.commit(Version(0, "x"))
+    written = [key for key, _ in delta.changes if key.startswith(store.table.prefix)]
+    assert len(written) == len(list(store.fetch("k", 0, 1000))) == 10
+
+
 def test_windows_come_by_the_bytes_of_their_key_then_by_start():
     _, store = windows(WindowKind(1000, 10))
     for key, start in (("b", 1), ("a", 2), ("a\0", 0), ("a", 1)):

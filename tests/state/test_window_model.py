@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import rule
 
 from headrace.serde import STRING
+from headrace.state import duplicates
 from headrace.state.spec import StoreSpec, WindowKind
 from tests.state.harness import ENGINES, LIST, StoreMachine, few_keys, machine, run_machine, texts
 
@@ -163,9 +164,18 @@ def test_a_window_store_shows_what_was_put_within_its_retention(engine, kind, pe
     run_machine(machine(WindowMachine, spec=spec, engine=engine))
 
 
+DUPLICATES = StoreSpec("windows", WindowKind(RETENTION, SIZE, retain_duplicates=True), STRING)
+
+
+def test_duplicates_are_the_same_when_hardly_any_are_at_hand(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(duplicates, "AT_HAND", 2)
+    run_machine(machine(WindowMachine, spec=DUPLICATES, engine="disk"))
+
+
+@pytest.mark.parametrize("spec", [WindowMachine.spec, DUPLICATES], ids=["single", "duplicates"])
 @pytest.mark.parametrize("caching", [False, True])
-def test_a_window_store_keeps_values_apart_from_what_users_do_to_them(caching):
-    run_machine(machine(WindowMachine, engine="disk", value_serde=LIST, caching=caching))
+def test_a_window_store_keeps_values_apart_from_what_users_do_to_them(caching, spec):
+    run_machine(machine(WindowMachine, spec=spec, engine="disk", value_serde=LIST, caching=caching))
 
 
 @pytest.mark.parametrize("engine", ENGINES)
