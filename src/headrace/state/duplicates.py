@@ -20,7 +20,7 @@ from headrace.state.window import EXPIRED, Dropped, WindowedValues
 AT_HAND = 250_000  # entries whose rows are kept from batch to batch
 
 Entry = tuple[int, int, Any]  # time, sequence, and what the table holds for the value
-_place = itemgetter(0, 1)
+_order = itemgetter(0, 1)
 
 
 class WindowedDuplicates(WindowedValues):
@@ -78,7 +78,7 @@ class WindowedDuplicates(WindowedValues):
             if not row or row[-1][0] < start:
                 row.append(entry)
             else:
-                insort(row, entry, key=_place)
+                insort(row, entry, key=_order)
 
     def _write(self, expired: int) -> None:
         """Has the table take what is new, except what has this time or an earlier one."""
@@ -135,7 +135,7 @@ class WindowedDuplicates(WindowedValues):
             new = self._new.get(key)
             if new:
                 row += new
-                row.sort(key=_place)
+                row.sort(key=_order)
             self._rows[key] = row
         return row
 
