@@ -16,7 +16,7 @@ from pyspark import SparkContext
 from headrace.app import Application
 from headrace.commit.errors import AlreadyRunningError
 from headrace.commit.steps import AtStep, step
-from headrace.log.kafka import delivering
+from headrace.log.kafka import line
 from headrace.spark.session import session
 from tests.faults import programs
 from tests.faults.killing import TRANSACTION, Kill, Killer
@@ -89,8 +89,8 @@ class Told:
 
 def tell_of_transactions(at_step: AtStep) -> None:
     """What is killed may be in the middle of a delivery to Kafka."""
-    make = delivering.make
-    delivering.make = lambda *given: Told(make(*given), at_step)
+    make = line.make
+    line.make = lambda *given: Told(make(*given), at_step)
 
 
 def start(app: Application, patient: bool) -> None:

@@ -13,7 +13,7 @@ import pytest
 from headrace.errors import StreamsError
 from headrace.log.consumer import Consumer
 from headrace.log.errors import FencedError, LogUnavailableError
-from headrace.log.kafka import KafkaLog, delivering
+from headrace.log.kafka import KafkaLog, line
 from headrace.log.protocol import Records
 from headrace.model.ids import TopicPartition
 from headrace.testing import KafkaBroker
@@ -61,13 +61,13 @@ class Hooked:
 
 def hook(monkeypatch: pytest.MonkeyPatch, around: Callable[[Callable[[], None]], None]) -> None:
     """The next producer for deliveries is hooked; those after it are as usual."""
-    make, is_first = delivering.make, iter((True,))
+    make, is_first = line.make, iter((True,))
 
     def hooked(*given: Any) -> Any:
         producer = make(*given)
         return Hooked(producer, around) if next(is_first, False) else producer
 
-    monkeypatch.setattr(delivering, "make", hooked)
+    monkeypatch.setattr(line, "make", hooked)
 
 
 def items(name: str, number: int) -> list[tuple[TopicPartition, Records]]:
@@ -111,7 +111,7 @@ def test_a_broker_that_dies_while_a_batch_is_delivered(
             commit()
         broker.kill()
         broker.restart()
-        raise delivering.kafka.KafkaException(delivering.kafka.KafkaError(delivering.kafka.KafkaError._TIMED_OUT))
+        raise line.kafka.KafkaException(line.kafka.KafkaError(line.kafka.KafkaError._TIMED_OUT))
 
     hook(monkeypatch, around)
     for number in range(3):
@@ -177,13 +177,13 @@ def test_a_transaction_that_had_to_be_aborted_for_a_reason_that_passes_is_done_a
     broker: KafkaBroker, log: KafkaLog, case: str, monkeypatch
 ):
     log.deliver(case, 0, items(case, 0))
-    answers = iter([None, delivering.kafka.KafkaError.NOT_ENOUGH_REPLICAS])
+    answers = iter([None, line.kafka.KafkaError.NOT_ENOUGH_REPLICAS])
 
     def around(commit: Callable[[], None]) -> None:
         code = next(answers, None)
         if code is None:
             return commit()
-        raise delivering.kafka.KafkaException(delivering.kafka.KafkaError(code, "too few", False, False, True))
+        raise line.kafka.KafkaException(line.kafka.KafkaError(code, "too few", False, False, True))
 
     hook(monkeypatch, around)
     with KafkaLog(broker.address, QUICK) as second:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from itertools import repeat
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, runtime_checkable
 
 from headrace.model.ids import TopicPartition
 from headrace.model.record import Headers
@@ -102,6 +102,14 @@ class Membership(NamedTuple):
     partitions: frozenset[TopicPartition]
 
 
+class Share(NamedTuple):
+    """One of the shares in which a batch is delivered at once; `line` names who shared it out."""
+
+    number: int
+    ordinal: int
+    line: str
+
+
 @dataclass(frozen=True, slots=True)
 class Group:
     """A consumer group: its living members with the partitions they hold, and how far it has read."""
@@ -110,6 +118,22 @@ class Group:
     generation: int
     members: Mapping[str, frozenset[TopicPartition]]
     committed: Mapping[TopicPartition, int]
+
+
+@runtime_checkable
+class Shareable(Protocol):
+    """A log to which several processes can deliver a batch together, each the partitions that only it has."""
+
+    def share_out(self, application: str, number: int, shares: int) -> str | None:
+        """Lets a batch be delivered in shares, and then by `deliver` with what is left; gives the line for them.
+
+        None: it is not to be shared, but delivered as a whole.
+        """
+        ...
+
+    def deliver_share(self, application: str, share: Share, items: Sequence[Item]) -> None:
+        """Stores the outputs of a share and that it has them, all or nothing; what it has already is left out."""
+        ...
 
 
 class Log(Protocol):

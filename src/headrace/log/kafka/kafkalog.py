@@ -14,11 +14,13 @@ from headrace.log.kafka.appending import Appending, Checking
 from headrace.log.kafka.clients import Clients
 from headrace.log.kafka.delivering import Delivering
 from headrace.log.kafka.groups import Groups
+from headrace.log.kafka.marks import Marks
 from headrace.log.kafka.members import Members
 from headrace.log.kafka.reading import Reading
 from headrace.log.kafka.settings import ClientSettings, servers_of
+from headrace.log.kafka.sharing import Sharing
 from headrace.log.kafka.topics import Topics
-from headrace.log.protocol import Chunk, Extent, Group, Item, Membership, Stamp, Topic
+from headrace.log.protocol import Chunk, Extent, Group, Item, Membership, Share, Stamp, Topic
 from headrace.model.clock import Clock, SystemClock
 from headrace.model.ids import TopicPartition
 
@@ -34,11 +36,13 @@ class _Parts:
         self.reading = Reading(self.clients, self.topics)
         self.checking = Checking(self.topics)
         self.appending = Appending(self.clients, self.checking, self.reading)
-        self.delivering = Delivering(self.clients, self.topics, self.reading, self.checking)
+        marks = Marks(self.clients, self.topics, self.reading)
+        self.delivering = Delivering(self.clients, self.topics, marks, self.checking)
+        self.sharing = Sharing(self.clients, self.topics, marks, self.checking)
         self.groups, self.members = Groups(self.clients, self.topics), Members(self.clients, clock)
 
     def close(self) -> None:
-        for part in (self.members, self.groups, self.appending, self.delivering, self.clients):
+        for part in (self.members, self.groups, self.appending, self.delivering, self.sharing, self.clients):
             part.close()
 
 
@@ -157,6 +161,12 @@ class KafkaLog:
 
     def mark_delivered(self, application: str, number: int | None) -> None:
         self._parts.delivering.mark(application, number)
+
+    def share_out(self, application: str, number: int, shares: int) -> str | None:
+        return self._parts.delivering.share_out(application, number, shares)
+
+    def deliver_share(self, application: str, share: Share, items: Sequence[Item]) -> None:
+        self._parts.sharing.deliver(application, share, items)
 
     # ---------------------------------------------------------------------------------------------------- groups
     def groups(self) -> Mapping[str, Group]:
