@@ -22,6 +22,7 @@ MEANINGS = {
     "default.key.serde": "the serde of keys that have none: an object, or the name of Kafka's class",
     "default.timestamp.extractor": "where the time of a record comes from",
     "default.value.serde": "the serde of values that have none",
+    "delivery.job.min.bytes": "how large the outputs of a batch are that a Spark job delivers to Kafka, in shares",
     "deserialization.exception.handler": "fail, continue or dead_letter: what happens to a record that is no record",
     "dsl.store.format": "DEFAULT, PLAIN or HEADERS: what stores of the DSL keep beside values",
     "dsl.store.suppliers.class": "persistent or memory: where the stores of the DSL live",

@@ -18,7 +18,7 @@ from typing import Self
 
 from headrace.commit import recovery
 from headrace.commit.chain import Wear
-from headrace.commit.delivery import Delivery, Target
+from headrace.commit.delivery import LARGE, Crew, Delivery, Target, nobody
 from headrace.commit.draft import Draft, write_manifest
 from headrace.commit.errors import FencedError
 from headrace.commit.fingerprint import Fingerprint
@@ -47,6 +47,7 @@ class Habits:
     purge_every: int = 20  # batches
     always_all: int = 1000  # links up to which every manifest says all: 50 kB
     wear: Wear = field(default_factory=Wear)
+    large: int = LARGE  # bytes of outputs from which on a batch is delivered by the crew
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,6 +60,7 @@ class World:
     at_step: AtStep = unobserved
     # Told after every batch that the log has: its number, and the positions after it.
     delivered: Callable[[int, Mapping[TopicPartition, int]], None] = lambda number, positions: None
+    crew: Crew = nobody
 
 
 class Coordinator:
@@ -73,7 +75,14 @@ class Coordinator:
         self._storage, self._log, self._ownership = storage, log, ownership
         self._draft, self._habits, self._at_step, self._world = draft, habits, world.at_step, world
         # The marker first, then the manifests: these are never behind it, whoever else may still be at work.
-        self._delivery = Delivery(log, draft.application, exactly_once=habits.exactly_once, at_step=self._at_step)
+        self._delivery = Delivery(
+            log,
+            draft.application,
+            exactly_once=habits.exactly_once,
+            at_step=self._at_step,
+            crew=world.crew,
+            large=habits.large,
+        )
         self.ledger = recovery.recover(storage, habits.keep)
         self._deliveries = Lane("headrace delivery", habits.overlap)
         self._upkeep = Upkeep(storage, habits.keep, habits.wear, background=habits.background, at_step=self._at_step)

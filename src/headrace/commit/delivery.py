@@ -3,20 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from headrace.commit.manifest import Outbox
 from headrace.commit.names import manifest_name
-from headrace.commit.outbox import Section, decode_outbox, items_of
-from headrace.commit.pieces import Piece
+from headrace.commit.outbox import items_of
+from headrace.commit.sharing import Read, sections_of
 from headrace.commit.steps import DELIVERY, MARKER, AtStep, step
 from headrace.errors import StreamsError
 from headrace.log.errors import FencedError
 from headrace.log.protocol import Extent, Item, Topic
 from headrace.model.ids import TopicPartition
 
-Read = Callable[[Piece, str], bytes]
+# Delivers a batch in shares, all but what only one can deliver: gives those topics; None if it cannot be shared.
+Crew = Callable[[int], Sequence[str] | None]
+LARGE = 64 * 1024 * 1024  # bytes
 _TRIES = 3
+Answer = TypeVar("Answer")
+
+
+def nobody(_number: int) -> None:
+    """A crew that shares nothing."""
 
 
 class Target(Protocol):
@@ -35,22 +42,36 @@ class Delivery:
     """Delivers the batches of an application. `last` is the last one that the log has.
 
     Exactly once: the log takes records and the marker together, if the marker says the batch before. At least once: the
-    marker comes after the records, so the last batch may come twice after a crash.
+    marker comes after the records, so the last batch may come twice after a crash. A batch of `large` bytes or more is
+    for the crew, if there is one: what is left of it then is delivered with the marker.
     """
 
-    def __init__(self, log: Target, application: str, *, exactly_once: bool, at_step: AtStep) -> None:
+    def __init__(
+        self,
+        log: Target,
+        application: str,
+        *,
+        exactly_once: bool,
+        at_step: AtStep,
+        crew: Crew = nobody,
+        large: int = LARGE,
+    ) -> None:
         self._log, self._application, self._exactly_once, self._at_step = log, application, exactly_once, at_step
+        self._crew, self._large = crew, large
         self.last = log.delivered(application)
 
     def deliver(self, number: int, outboxes: Sequence[Outbox], read: Read) -> None:
         """Everything that a batch wrote; `read` gives the bytes of a piece."""
-        read_out: list[tuple[int, list[Section]]] = []
-        for origin, piece in outboxes:
-            raw = read(piece, f"what task {origin} wrote in batch {number}")
-            read_out.append((origin.partition, decode_outbox(raw, piece.name)))
-        items = items_of(read_out, lambda topic: self._log.topic(topic).partitions)
+        left = None
+        if outboxes and sum(piece.size for _, piece in outboxes) >= self._large:
+            left = self._told(number, lambda: self._crew(number))
+        if left is None:
+            sections = sections_of(number, outboxes, read)
+        else:
+            sections = sections_of(number, outboxes if left else (), read, lambda section: section.topic in left)
+        items = items_of(sections, lambda topic: self._log.topic(topic).partitions)
         with step(DELIVERY, self._at_step):
-            self._send(number, items)
+            self._told(number, lambda: self._send(number, items))
         with step(MARKER, self._at_step):
             if not self._exactly_once:
                 self._log.mark_delivered(self._application, number)
@@ -67,14 +88,20 @@ class Delivery:
                 self.last = number
 
     def _send(self, number: int, items: Sequence[Item]) -> None:
-        for attempt in range(_TRIES):
+        if self._exactly_once:
+            self._log.deliver(self._application, number, items)
+        elif items:
+            self._log.append(items)
+
+    def _told(self, number: int, call: Callable[[], Answer]) -> Answer:
+        """What a call gives, perhaps when it is tried again; what goes wrong is told with what it is about."""
+        tries = _TRIES
+        while True:
+            tries -= 1
             try:
-                if self._exactly_once:
-                    self._log.deliver(self._application, number, items)
-                elif items:
-                    self._log.append(items)
+                return call()
             except StreamsError as error:
-                if error.retriable and attempt < _TRIES - 1:
+                if error.retriable and tries:
                     continue
                 if not isinstance(error, FencedError):
                     error.add_note(
@@ -82,5 +109,3 @@ class Delivery:
                         "delivered as soon as the application is started again and the log takes it."
                     )
                 raise
-            else:
-                return

@@ -14,10 +14,14 @@ DELIVERY = "delivery"
 MARKER = "marker"
 MERGE = "merge of deltas"
 PURGE = "purge"
+SHARE = "share"
 OWNER = "owner"
 TAKEOVER = "takeover"
 
 BATCH = (RANGES_PLANNED, TASK_RUN, DELTA_WRITTEN, RECEIPT, MANIFEST, DELIVERY, MARKER, MERGE, PURGE)
+IN_SHARES = (
+    SHARE,
+)  # of a batch that is large: before its delivery, which then is that of what is left, and the marker
 START = (OWNER, TAKEOVER)
 
 AtStep = Callable[[str], None]

@@ -37,6 +37,7 @@ class Config:
     default_key_serde: object = None
     default_timestamp_extractor: object = None
     default_value_serde: object = None
+    delivery_job_min_bytes: int = 64 * 1024 * 1024  # outputs of a batch that a Spark job delivers to Kafka; ours
     deserialization_exception_handler: Handler = "fail"
     dsl_store_format: str = "DEFAULT"
     dsl_store_suppliers_class: StoreKind = "persistent"
@@ -104,6 +105,7 @@ _READERS: dict[str, Callable[[Any], Any]] = {
     "default_key_serde": values.as_given,
     "default_timestamp_extractor": values.as_given,
     "default_value_serde": values.as_given,
+    "delivery_job_min_bytes": values.positive,
     "deserialization_exception_handler": values.handler,
     "dsl_store_format": values.store_format,
     "dsl_store_suppliers_class": values.store_kind,

@@ -17,6 +17,7 @@ from headrace.commit.receipt import Receipt, decode_receipt
 from headrace.model.clock import SystemClock
 from headrace.spark import wire
 from headrace.spark.control import control_of, write_control
+from headrace.spark.crew import Crew, collected
 from headrace.spark.folders import new_folder
 from headrace.spark.job import Job
 from headrace.spark.life import QueryStoppedError
@@ -48,6 +49,7 @@ class Host:
         self._tell(anew=True)
         session = own_session(spark)
         ship(session, job, job_path)
+        self.crew = Crew(session, job, str(job_path))
         session.dataSource.register(Source)
         frame = session.readStream.format("headrace").options(job=str(job_path), control=str(self._control)).load()
         for level in range(1, len(job.plan.levels)):
@@ -72,7 +74,7 @@ class Host:
         """
         began, called = time.perf_counter(), SystemClock().now()
         try:
-            messages = [wire.decode(raw) for raw in collected(frame)]
+            messages = [wire.decode(raw) for raw in collected(frame, "run a batch")]
             for message in messages:
                 if isinstance(message, wire.Failed):
                     raise error_of(message)  # noqa: TRY301
@@ -146,18 +148,12 @@ class Host:
         while self._busy() and time.monotonic() < end:
             self.wait(lambda: False, 0.02)
         self._query.stop()
+
+    def clear(self) -> None:
+        """Lets those go who run tasks and deliver; they end when the job is gone."""
         shutil.rmtree(self._folder, ignore_errors=True)
 
     def _busy(self) -> bool:
         """Whether it begins, which Spark cannot interrupt without noise, or is in the middle of a batch."""
         status = self._query.status
         return self._query.isActive and (status["isTriggerActive"] or status["message"].startswith("Initializing"))
-
-
-def collected(frame: DataFrame) -> list[bytes]:
-    """The messages of a batch; what Spark could not bring to its end may be run again."""
-    try:
-        return [bytes(row["message"]) for row in frame.collect()]
-    except Exception as error:
-        what = str(error).partition("\n\tat ")[0]
-        raise QueryStoppedError(f"Spark could not run a batch: {what}") from error

@@ -6,7 +6,7 @@ from __future__ import annotations
 import logging
 import re
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -52,6 +52,7 @@ class Run:
                 f"{setup.log} is a log on this machine, but Spark runs on {spark.sparkContext.master}: executors on "
                 "other hosts cannot read it. Use a Kafka log, or --master local[N]"
             )
+        self._host: Host | None = None
         self._log = open_log(setup.log, setup.config.extra)
         self.topics = prepare_topics(self._log, setup.graph, setup.config)
         storage = open_storage(setup.checkpoint)
@@ -61,7 +62,6 @@ class Run:
         self.job = job.placed(self.coordinator.ledger, slots)
         self._looked = time.monotonic()
         self._heart = Heart(self.coordinator.beat)  # Spark may take longer to begin than the lease lasts
-        self._host: Host | None = None
         self._is_closing = False
         try:
             self._check_positions()
@@ -119,8 +119,11 @@ class Run:
             topics={name: topic.id for name, topic in found.items()},
             changelogs=changelogs,
             positions=first_positions(self._log, setup.graph, setup.config, self.topics),
-            habits=Habits(exactly_once=setup.config.processing_guarantee == "exactly_once"),
-            world=World(at_step=setup.at_step, delivered=self._delivered),
+            habits=Habits(
+                exactly_once=setup.config.processing_guarantee == "exactly_once",
+                large=setup.config.delivery_job_min_bytes,
+            ),
+            world=World(at_step=setup.at_step, delivered=self._delivered, crew=self._deliver_in_shares),
         )
 
     def _changelogs(self, storage: Storage, job: Job) -> dict[str, Changelog]:
@@ -131,6 +134,10 @@ class Run:
         if members_of(self._log, application) and found_changelogs(self._log, job, self._log.committed(application)):
             await_leaving(self._log, application)  # what is found then is final
         return found_changelogs(self._log, job, self._log.committed(application))
+
+    def _deliver_in_shares(self, number: int) -> Sequence[str] | None:
+        """Not what was lacking at the start: then nothing runs yet."""
+        return None if self._host is None else self._host.crew.deliver(self._log, number)
 
     def _delivered(self, number: int, positions: Mapping[TopicPartition, int]) -> None:
         self._tell_group(positions)
@@ -230,4 +237,6 @@ class Run:
         try:
             self.coordinator.close()
         finally:
+            if self._host is not None:
+                self._host.clear()
             self._log.close()

@@ -1,6 +1,6 @@
 """What travels between levels: a Spark row is the slot that it goes to and one message.
 
-| kind u8: "O" orders, "R" rows, "C" receipt, "T" tally, "B" batch, "F" failure | MessagePack |
+| kind u8: "O" orders, "R" rows, "C" receipt, "T" tally, "B" batch, "S" shared, "L" left, "F" failure | MessagePack |
 """
 
 from __future__ import annotations
@@ -83,6 +83,21 @@ class Batch(NamedTuple):
     clock: int
 
 
+class Shared(NamedTuple):
+    """The share of a batch that somebody is to deliver; `line` names who shared it out, if that is exactly once."""
+
+    number: int
+    share: int
+    shares: int
+    line: str
+
+
+class Left(NamedTuple):
+    """A share was delivered; topics that none of them has."""
+
+    topics: list[str]
+
+
 class Failed(NamedTuple):
     """A task failed for a reason that trying again does not change; `error` is pickled, if it can be."""
 
@@ -92,13 +107,14 @@ class Failed(NamedTuple):
 
 
 _encode = msgspec.msgpack.Encoder().encode
-_LETTERS = {Orders: b"O", Rows: b"R", Tally: b"T", Batch: b"B", Failed: b"F"}
+_LETTERS = {Orders: b"O", Rows: b"R", Tally: b"T", Batch: b"B", Shared: b"S", Left: b"L", Failed: b"F"}
 _orders, _rows = msgspec.msgpack.Decoder(Orders), msgspec.msgpack.Decoder(Rows)
 _batch, _failed = msgspec.msgpack.Decoder(Batch), msgspec.msgpack.Decoder(Failed)
 _tally = msgspec.msgpack.Decoder(Tally)
+_shared, _left = msgspec.msgpack.Decoder(Shared), msgspec.msgpack.Decoder(Left)
 RECEIPT = b"C"
 
-Message = Orders | Rows | Tally | Batch | Failed
+Message = Orders | Rows | Tally | Batch | Shared | Left | Failed
 
 
 def encode(message: Message) -> bytes:
@@ -121,6 +137,10 @@ def decode(raw: bytes) -> Message | bytes:
             return _tally.decode(rest)
         case b"B":
             return _batch.decode(rest)
+        case b"S":
+            return _shared.decode(rest)
+        case b"L":
+            return _left.decode(rest)
         case b"F":
             return _failed.decode(rest)
         case _:

@@ -1,0 +1,121 @@
+# pyright: basic
+"""Delivers large batches by a Spark job, in shares: one process alone would keep the batches behind them waiting.
+
+A share is delivered in a home of its own (`home`), so that its producer stays warm, and neither keeps tasks waiting
+nor waits for them. It reads what it delivers from the checkpoint; through the driver go only orders.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+
+from headrace.commit.sharing import part_of
+from headrace.commit.steps import SHARE, step
+from headrace.commit.storage import open_storage
+from headrace.errors import StreamsError
+from headrace.log.open import open_log
+from headrace.log.protocol import Item, Log, Share, Shareable
+from headrace.spark import wire
+from headrace.spark.arrow import record_batch
+from headrace.spark.home import Handler, Homes, Message
+from headrace.spark.job import Job
+from headrace.spark.life import QueryStoppedError
+from headrace.spark.shipping import error_of, failed, load_job, located
+
+HOMES: dict[str, Homes] = {}
+
+
+class Crew:
+    """Those who deliver shares, as many as the job has slots; `path` is where the job can be loaded from."""
+
+    def __init__(self, session: SparkSession, job: Job, path: str) -> None:
+        self._session, self._job, self._path = session, job, path
+        self._exactly_once = job.config.processing_guarantee == "exactly_once"
+
+    def deliver(self, log: Log, number: int) -> Sequence[str] | None:
+        """Delivers a batch but for its marker, and for topics that are left; None if it cannot be shared."""
+        shares, line = self._job.slots, ""
+        if shares < 2 or not isinstance(log, Shareable):
+            return None
+        if self._exactly_once:
+            line = log.share_out(self._job.application, number, shares)
+            if line is None:
+                return None
+        frame = self._session.range(0, shares, 1, shares)
+        delivered = frame.mapInArrow(share_function(self._path, number, shares, line), wire.SCHEMA)
+        messages = [wire.decode(raw) for raw in collected(delivered, f"deliver batch {number}")]
+        for message in messages:
+            if isinstance(message, wire.Failed):
+                raise error_of(message)
+        return sorted({topic for message in messages if isinstance(message, wire.Left) for topic in message.topics})
+
+
+def collected(frame: DataFrame, doing: str) -> list[bytes]:
+    """The messages of a job; what Spark could not bring to its end may be run again."""
+    try:
+        return [bytes(row["message"]) for row in frame.collect()]
+    except Exception as error:
+        what = str(error).partition("\n\tat ")[0]
+        raise QueryStoppedError(f"Spark could not {doing}: {what}") from error
+
+
+def share_function(
+    job: str, number: int, shares: int, line: str
+) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    """What has the shares delivered whose numbers come in."""
+
+    def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            for share in batch.column(0).to_pylist():
+                order = wire.encode(wire.Shared(number, share, shares, line))
+                yield record_batch(deliver_share(job, share, order))
+
+    return run
+
+
+def deliver_share(job: str, share: int, order: bytes) -> list[Message]:
+    """Has a share delivered at its home."""
+    if job not in HOMES:
+        HOMES[job] = Homes(f"{job} shares", located(job).exists, lambda: courier(job))
+    return HOMES[job].ask(share, order, [])
+
+
+# ------------------------------------------------------------------------------------------------------- in the home
+def courier(job: str) -> Handler:
+    """What a home for a share does its work with."""
+    return Courier(load_job(job)).handle
+
+
+class Courier:
+    """Delivers a share of every batch; its clients stay warm in between."""
+
+    def __init__(self, job: Job) -> None:
+        self._job, self._storage = job, open_storage(job.checkpoint)
+        self._log = open_log(job.log, job.config.extra)
+
+    def handle(self, raw: bytes, _rows: Iterable[bytes]) -> list[Message]:
+        order = wire.decode(raw)
+        assert isinstance(order, wire.Shared)  # noqa: S101
+        try:
+            return [(0, wire.encode(wire.Left(self._deliver(order))))]
+        except StreamsError as error:
+            if error.retriable:
+                raise
+            return [(0, wire.encode(failed(error)))]
+
+    def _deliver(self, order: wire.Shared) -> list[str]:
+        part = part_of(self._storage, order.number, order.share, order.shares)
+        with step(SHARE, self._job.at_step):
+            if part.items:
+                self._send(order, part.items)
+        return part.left
+
+    def _send(self, order: wire.Shared, items: Sequence[Item]) -> None:
+        if not order.line:
+            self._log.append(items)
+        elif isinstance(self._log, Shareable):
+            share = Share(order.number, order.share, order.line)
+            self._log.deliver_share(self._job.application, share, items)
