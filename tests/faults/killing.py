@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 DRIVER, HOME, WORKERS, EXECUTOR, HANG = "driver", "home", "workers", "executor", "hang"
-ZOMBIE, BROKER, STALL = "zombie", "broker", "stall"
+ZOMBIE, SLEEPER, BROKER, STALL = "zombie", "sleeper", "broker", "stall"
 TRANSACTION = "transaction"  # of Kafka, when it is committed: a step that only tests know
-_STOPPED = {HANG, ZOMBIE, STALL}
+_STOPPED = {HANG, ZOMBIE, SLEEPER, STALL}
 
 
 class Kill(NamedTuple):
@@ -54,7 +54,7 @@ class Killer:
         match whom:
             case "driver" | "hang":
                 return [self.driver]
-            case "home" | "zombie":
+            case "home" | "zombie" | "sleeper":
                 return [os.getpid()]
             case "broker" | "stall":
                 return [int((self.folder.parent / "broker").read_text())]

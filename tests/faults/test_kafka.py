@@ -18,13 +18,13 @@ from typing import Any
 
 import pytest
 
-from headrace.commit.steps import BATCH, DELIVERY, DELTA_WRITTEN, MARKER, MERGE, PURGE, RECEIPT, TASK_RUN
+from headrace.commit.steps import BATCH, DELIVERY, DELTA_WRITTEN, MARKER, MERGE, PURGE, RECEIPT, SHARE, TASK_RUN
 from headrace.log.kafka import KafkaLog
 from headrace.model.ids import TopicPartition
 from headrace.testing import KafkaBroker
 from headrace.testing.broker import _answers
 from tests.faults.ground import Ground, Life, Row, wait_until
-from tests.faults.killing import BROKER, HANG, HOME, STALL, TRANSACTION, WORKERS, ZOMBIE, Kill
+from tests.faults.killing import BROKER, HANG, HOME, SLEEPER, STALL, TRANSACTION, WORKERS, ZOMBIE, Kill
 from tests.faults.witness import Line, Witness
 
 pytestmark = [pytest.mark.spark, pytest.mark.kafka, pytest.mark.slow]
@@ -34,6 +34,7 @@ KILLS = int(os.environ.get("HEADRACE_FAULTS", SHORT))
 IS_LONG = KILLS > SHORT
 QUICK = {"socket.timeout.ms": 1000, "socket.connection.setup.timeout.ms": 1000, "reconnect.backoff.max.ms": 200}
 SMALL: dict[str, Any] = {"batch.max.records": 2, "receipt.max.bytes": 0, **QUICK}
+SHARED = {**SMALL, "delivery.job.min.bytes": 1}  # every batch is delivered by a Spark job
 HASTY = {**SMALL, "default.api.timeout.ms": 2000}  # gives up before a broker is back
 STEPS = (*BATCH, TRANSACTION)
 IN_WORKERS = (TASK_RUN, DELTA_WRITTEN, RECEIPT)
@@ -179,6 +180,34 @@ def test_a_worker_that_wakes_up_when_others_have_done_its_work_does_no_harm(scen
 
 def state_of(process: int) -> str:
     return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0]
+
+
+# ------------------------------------------------------------------------------------------------------------- shares
+def test_drivers_that_are_killed_while_some_shares_are_delivered_lose_nothing_and_repeat_nothing(scenery, jvm):
+    scene = scenery(120, config=SHARED)
+    one_of_two = [Kill(f"before {SHARE}", 5, SLEEPER), Kill(f"after {SHARE}", 5)]
+    all_but_the_marker = [Kill(f"before {DELIVERY}", 4)]
+    for kills in (one_of_two, all_but_the_marker):
+        life = scene.place.live(*kills, environment=jvm)
+        life.ends_by_kill()
+        assert life.landed() == len(kills)
+    scene.place.live(environment=jvm).ends_well()
+    scene.check()
+
+
+def test_those_who_deliver_shares_are_replaced_and_do_no_harm_when_they_wake_up(scenery, jvm):
+    scene = scenery(120, config=SHARED)
+    kills = [Kill(f"before {SHARE}", 3, HOME), Kill(f"after {SHARE}", 6, HOME), Kill(f"before {SHARE}", 14, ZOMBIE)]
+    life = scene.place.live(*kills, environment=jvm)
+    wait_until(lambda: bool(life.victims(2)), life)
+    (zombie,) = life.victims(2)
+    wait_until(lambda: state_of(zombie) == "T", life)
+    goal = scene.witness.count + 20
+    wait_until(lambda: scene.witness.count >= goal, life)
+    os.kill(zombie, signal.SIGCONT)
+    life.ends_well()
+    assert life.landed() == len(kills)
+    scene.check()
 
 
 def test_of_two_instances_the_one_that_slept_in_the_middle_of_a_commit_must_stop(scenery, jvm):

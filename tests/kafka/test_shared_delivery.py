@@ -74,18 +74,29 @@ def marks(log: Log, room: str) -> set[str]:
     return {(row[1] or b"").decode().replace(room, "") for chunk in log.read(at, 0) for row in chunk.rows()}
 
 
+@pytest.fixture(scope="module")
+def reference(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, int], list[Any]]:
+    """What one process delivers to the embedded log."""
+    folder = tmp_path_factory.mktemp("alone")
+    with closing(open_log(f"file:{folder}/log")) as alone:
+        begin(alone, "")
+        application(f"file:{folder}/log", "", folder).run_available()
+        return outputs(alone, "")
+
+
 @pytest.mark.parametrize("guarantee", ["exactly_once", "at_least_once"])
 def test_what_shares_deliver_is_what_one_process_delivers(
-    log: Log, broker_address: str, room: str, tmp_path: Path, guarantee: str
+    log: Log,
+    broker_address: str,
+    room: str,
+    tmp_path: Path,
+    reference: dict[tuple[str, int], list[Any]],
+    guarantee: str,
 ):
-    with closing(open_log(f"file:{tmp_path}/log")) as alone:
-        begin(alone, room)
-        application(f"file:{tmp_path}/log", room, tmp_path / "alone").run_available()
-        reference = outputs(alone, room)
     begin(log, room)
-    with application(broker_address, room, tmp_path / "shared", **{"processing.guarantee": guarantee}) as app:
+    with application(broker_address, room, tmp_path, **{"processing.guarantee": guarantee}) as app:
         app.drain(timeout=60)
-        assert app.metrics()["process-total"]
+        assert app.metrics()["process-total"] == LINES
     assert outputs(log, room) == reference
     assert sum(map(len, reference.values())) == 5 * LINES
     lines = {TopicPartition(f"{room}lines", p): LINES // PARTITIONS for p in range(PARTITIONS)}
