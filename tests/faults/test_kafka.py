@@ -11,7 +11,7 @@ import random
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
@@ -36,6 +36,7 @@ QUICK = {"socket.timeout.ms": 1000, "socket.connection.setup.timeout.ms": 1000, 
 SMALL: dict[str, Any] = {"batch.max.records": 2, "receipt.max.bytes": 0, **QUICK}
 SHARED = {**SMALL, "delivery.job.min.bytes": 1}  # every batch is delivered by a Spark job
 HASTY = {**SMALL, "default.api.timeout.ms": 2000}  # gives up before a broker is back
+FORMS = [pytest.param(SMALL, id="by one"), *([pytest.param(SHARED, id="in shares")] if IS_LONG else [])]
 STEPS = (*BATCH, TRANSACTION)
 IN_WORKERS = (TASK_RUN, DELTA_WRITTEN, RECEIPT)
 WAITING = "waiting"
@@ -116,10 +117,10 @@ def forget(broker: KafkaBroker) -> None:
 
 
 # ------------------------------------------------------------------------------------------------ drivers and workers
-def kills_at_steps(chance: random.Random) -> list[Kill]:
+def kills_at_steps(chance: random.Random, steps: Sequence[str]) -> list[Kill]:
     """At every step, before or after it by chance; in the long form both."""
     kills: list[Kill] = []
-    for name in STEPS:
+    for name in steps:
         # At its start every life delivers what it takes over, and cleans up: later ones are in a batch.
         first = {DELIVERY: 2, MARKER: 2, TRANSACTION: 3}.get(name, 1)
         times = [first] if name in {MERGE, PURGE} else range(first, first + 3)
@@ -128,9 +129,10 @@ def kills_at_steps(chance: random.Random) -> list[Kill]:
     return kills
 
 
-def test_drivers_that_are_killed_at_every_step_lose_nothing_and_repeat_nothing(scenery, jvm, chance):
-    kills = kills_at_steps(chance)
-    scene = scenery(12 * len(kills) + 120)
+@pytest.mark.parametrize("config", FORMS)
+def test_drivers_that_are_killed_at_every_step_lose_nothing_and_repeat_nothing(scenery, jvm, chance, config):
+    kills = kills_at_steps(chance, (*STEPS, SHARE) if config == SHARED else STEPS)
+    scene = scenery(12 * len(kills) + 120, config=config)
     for kill in kills:
         sys.stdout.write(f"{kill}\n")
         scene.place.live(kill, environment=jvm).ends_by_kill()
@@ -152,8 +154,9 @@ def killed_soon(life: Life, chance: random.Random) -> None:
     life.process.wait()
 
 
-def test_drivers_and_workers_that_are_killed_at_any_time_lose_nothing_and_repeat_nothing(scenery, jvm, chance):
-    scene, landed = scenery(30 * KILLS + 60), 0
+@pytest.mark.parametrize("config", FORMS)
+def test_drivers_and_workers_that_are_killed_at_any_time_lose_nothing_and_repeat_nothing(scenery, jvm, chance, config):
+    scene, landed = scenery(30 * KILLS + 60, config=config), 0
     while landed < KILLS:
         life = scene.place.live(*kills_of_workers(chance), environment=jvm)
         goal = scene.witness.count + chance.randrange(1, 40)
@@ -169,45 +172,13 @@ def test_a_worker_that_wakes_up_when_others_have_done_its_work_does_no_harm(scen
     scene = scenery(200)
     life = scene.place.live(Kill(f"before {TASK_RUN}", 9, ZOMBIE), environment=jvm)
     wait_until(lambda: bool(life.victims(0)), life)
-    (zombie,) = life.victims(0)
-    wait_until(lambda: state_of(zombie) == "T", life)
-    goal = scene.witness.count + 40
-    wait_until(lambda: scene.witness.count >= goal, life)
-    os.kill(zombie, signal.SIGCONT)
+    wake_up_later(scene, life, *life.victims(0))
     life.ends_well()
     scene.check()
 
 
 def state_of(process: int) -> str:
     return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0]
-
-
-# ------------------------------------------------------------------------------------------------------------- shares
-def test_drivers_that_are_killed_while_some_shares_are_delivered_lose_nothing_and_repeat_nothing(scenery, jvm):
-    scene = scenery(120, config=SHARED)
-    one_of_two = [Kill(f"before {SHARE}", 5, SLEEPER), Kill(f"after {SHARE}", 5)]
-    all_but_the_marker = [Kill(f"before {DELIVERY}", 4)]
-    for kills in (one_of_two, all_but_the_marker):
-        life = scene.place.live(*kills, environment=jvm)
-        life.ends_by_kill()
-        assert life.landed() == len(kills)
-    scene.place.live(environment=jvm).ends_well()
-    scene.check()
-
-
-def test_those_who_deliver_shares_are_replaced_and_do_no_harm_when_they_wake_up(scenery, jvm):
-    scene = scenery(120, config=SHARED)
-    kills = [Kill(f"before {SHARE}", 3, HOME), Kill(f"after {SHARE}", 6, HOME), Kill(f"before {SHARE}", 14, ZOMBIE)]
-    life = scene.place.live(*kills, environment=jvm)
-    wait_until(lambda: bool(life.victims(2)), life)
-    (zombie,) = life.victims(2)
-    wait_until(lambda: state_of(zombie) == "T", life)
-    goal = scene.witness.count + 20
-    wait_until(lambda: scene.witness.count >= goal, life)
-    os.kill(zombie, signal.SIGCONT)
-    life.ends_well()
-    assert life.landed() == len(kills)
-    scene.check()
 
 
 def test_of_two_instances_the_one_that_slept_in_the_middle_of_a_commit_must_stop(scenery, jvm):
@@ -220,6 +191,32 @@ def test_of_two_instances_the_one_that_slept_in_the_middle_of_a_commit_must_stop
     assert sleeper.end() == 1
     assert "another instance" in sleeper.said
     scene.check()
+
+
+# ------------------------------------------------------------------------------------------------------------- shares
+def test_whoever_is_killed_or_sleeps_while_shares_are_delivered_loses_nothing_and_repeats_nothing(scenery, jvm):
+    scene = scenery(120, config=SHARED)
+    one_of_two = [Kill(f"before {SHARE}", 5, SLEEPER), Kill(f"after {SHARE}", 5)]
+    all_but_the_marker = [Kill(f"before {DELIVERY}", 4)]
+    for kills in (one_of_two, all_but_the_marker):
+        life = scene.place.live(*kills, environment=jvm)
+        life.ends_by_kill()
+        assert life.landed() == len(kills)
+    kills = [Kill(f"before {SHARE}", 3, HOME), Kill(f"after {SHARE}", 6, HOME), Kill(f"before {SHARE}", 14, ZOMBIE)]
+    life = scene.place.live(*kills, environment=jvm)
+    wait_until(lambda: bool(life.victims(2)), life)
+    wake_up_later(scene, life, *life.victims(2))
+    life.ends_well()
+    assert life.landed() == len(kills)
+    scene.check()
+
+
+def wake_up_later(scene: Scenery, life: Life, zombie: int) -> None:
+    """When others have done its work."""
+    wait_until(lambda: state_of(zombie) == "T", life)
+    goal = scene.witness.count + 40
+    wait_until(lambda: scene.witness.count >= goal, life)
+    os.kill(zombie, signal.SIGCONT)
 
 
 # ----------------------------------------------------------------------------------------------------------- brokers

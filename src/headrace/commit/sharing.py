@@ -33,7 +33,7 @@ def share_of(at: TopicPartition, shares: int) -> int:
     """The share that a partition belongs to: those of a topic one after the other.
 
     >>> [share_of(TopicPartition("t", partition), 3) for partition in range(4)]
-    [1, 2, 0, 1]
+    [2, 0, 1, 2]
     """
     return (crc32(at.topic.encode()) + at.partition) % shares
 
