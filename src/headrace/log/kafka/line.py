@@ -23,6 +23,7 @@ from headrace.model.ids import TopicPartition
 
 _LOOK_AGAIN, _TRY_AGAIN, _PROGRESS = 0.002, 0.1, 2.0  # seconds
 _PURGED = {kafka.KafkaError._PURGE_QUEUE, kafka.KafkaError._PURGE_INFLIGHT}  # noqa: SLF001 - public names
+_AGAIN = {*NO_ANSWER, *MOVING, kafka.KafkaError.CONCURRENT_TRANSACTIONS}  # that of the one before is just being ended
 _FAILED = {kafka.KafkaError._STATE, kafka.KafkaError._FATAL}  # noqa: SLF001
 _EMPTY = kafka.KafkaError.INVALID_TXN_STATE  # nothing ever came to be in the transaction
 _NOT_WRITABLE = kafka.KafkaError.TOPIC_AUTHORIZATION_FAILED
@@ -138,7 +139,7 @@ class Line:
             try:
                 return call(wait.slice())
             except kafka.KafkaException as error:
-                if code_of(error) not in {*NO_ANSWER, *MOVING} or not error.args[0].retriable() or wait.left <= 0:
+                if code_of(error) not in _AGAIN or not error.args[0].retriable() or wait.left <= 0:
                     raise
                 wait.tell()
                 time.sleep(_LOOK_AGAIN)
