@@ -59,12 +59,15 @@ def shared_out(driver: KafkaLog, name: str, number: int, shares: int = 2) -> str
 
 
 def test_batches_are_delivered_in_shares_by_producers_that_stay(logs: Logs, case: str):
-    driver, workers = logs(), [logs(), logs()]
+    driver, workers, producers = logs(), [logs(), logs()], ["", ""]
     for number in (1, 2, 3):
         name = shared_out(driver, case, number)
         for i, worker in enumerate(workers):
-            worker.deliver_share(case, Share(number, i, name), items(case, number, i, i + 2))
-            worker.deliver_share(case, Share(number, i, name), items(case, number, i, i + 2))  # its answer was lost
+            for _ in range(2):  # its answer was lost
+                share = Share(number, i, name, producers[i])
+                producer = worker.deliver_share(case, share, items(case, number, i, i + 2))
+                assert producer == (producers[i] or producer)
+            producers[i] = producer  # pyright: ignore[reportPossiblyUnboundVariable]
         assert driver.delivered(case) == number - 1
         assert driver.deliver(case, number, [])
     driver.deliver(case, 4, items(case, 4))  # a small one in between
@@ -136,11 +139,12 @@ def test_a_share_that_is_tried_again_elsewhere_is_delivered_once_and_may_come_ba
     with pytest.raises(LogBusyError, match="taken up anew elsewhere"):
         slow.deliver_share(case, Share(1, 0, name), items(case, 1))
     driver.deliver(case, 1, [])
-    slow.deliver_share(case, Share(1, 0, name), items(case, 1))
-    for number, worker in ((2, slow), (3, other), (4, slow)):
-        worker.deliver_share(case, Share(number, 0, shared_out(driver, case, number)), items(case, number))
+    producers = {slow: slow.deliver_share(case, Share(1, 0, name), items(case, 1)), other: ""}
+    for number, worker in ((2, slow), (3, other), (4, slow), (5, other)):
+        share = Share(number, 0, shared_out(driver, case, number), producers[worker])
+        producers[worker] = worker.deliver_share(case, share, items(case, number))
         driver.deliver(case, number, [])
-    check(driver, case, 5)
+    check(driver, case, 6)
 
 
 @pytest.mark.parametrize("is_committed", [False, True])

@@ -103,11 +103,15 @@ class Membership(NamedTuple):
 
 
 class Share(NamedTuple):
-    """One of the shares in which a batch is delivered at once; `line` names who shared it out."""
+    """One of the shares in which a batch is delivered at once.
+
+    `line` names who shared it out, `producer` who delivered that of the batch before: only that one need not be new.
+    """
 
     number: int
     ordinal: int
     line: str
+    producer: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,8 +135,11 @@ class Shareable(Protocol):
         """
         ...
 
-    def deliver_share(self, application: str, share: Share, items: Sequence[Item]) -> None:
-        """Stores the outputs of a share and that it has them, all or nothing; what it has already is left out."""
+    def deliver_share(self, application: str, share: Share, items: Sequence[Item]) -> str:
+        """Stores the outputs of a share and that it has them, all or nothing; what it has already is left out.
+
+        Gives the name of the producer.
+        """
         ...
 
 

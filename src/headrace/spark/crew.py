@@ -34,6 +34,7 @@ class Crew:
     def __init__(self, session: SparkSession, job: Job, path: str) -> None:
         self._session, self._job, self._path = session, job, path
         self._exactly_once = job.config.processing_guarantee == "exactly_once"
+        self._producers: dict[int, str] = {}  # by share, as long as they are known
 
     def deliver(self, log: Log, number: int) -> Sequence[str] | None:
         """Delivers a batch but for its marker, and for topics that are left; None if it cannot be shared."""
@@ -45,12 +46,15 @@ class Crew:
             if line is None:
                 return None
         frame = self._session.range(0, shares, 1, shares)
-        delivered = frame.mapInArrow(share_function(self._path, number, shares, line), wire.SCHEMA)
+        orders = [wire.Shared(number, share, shares, line, self._producers.pop(share, "")) for share in range(shares)]
+        delivered = frame.mapInArrow(share_function(self._path, orders), wire.SCHEMA)
         messages = [wire.decode(raw) for raw in collected(delivered, f"deliver batch {number}")]
         for message in messages:
             if isinstance(message, wire.Failed):
                 raise error_of(message)
-        return sorted({topic for message in messages if isinstance(message, wire.Left) for topic in message.topics})
+        done = [message for message in messages if isinstance(message, wire.Left)]
+        self._producers = {message.share: message.producer for message in done}
+        return sorted({topic for message in done for topic in message.topics})
 
 
 def collected(frame: DataFrame, doing: str) -> list[bytes]:
@@ -63,15 +67,14 @@ def collected(frame: DataFrame, doing: str) -> list[bytes]:
 
 
 def share_function(
-    job: str, number: int, shares: int, line: str
+    job: str, orders: Sequence[wire.Shared]
 ) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """What has the shares delivered whose numbers come in."""
+    """What has those shares delivered whose numbers come in."""
 
     def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
             for share in batch.column(0).to_pylist():
-                order = wire.encode(wire.Shared(number, share, shares, line))
-                yield record_batch(deliver_share(job, share, order))
+                yield record_batch(deliver_share(job, share, wire.encode(orders[share])))
 
     return run
 
@@ -100,22 +103,21 @@ class Courier:
         order = wire.decode(raw)
         assert isinstance(order, wire.Shared)  # noqa: S101
         try:
-            return [(0, wire.encode(wire.Left(self._deliver(order))))]
+            return [(0, wire.encode(self._deliver(order)))]
         except StreamsError as error:
             if error.retriable:
                 raise
             return [(0, wire.encode(failed(error)))]
 
-    def _deliver(self, order: wire.Shared) -> list[str]:
+    def _deliver(self, order: wire.Shared) -> wire.Left:
         part = part_of(self._storage, order.number, order.share, order.shares)
         with step(SHARE, self._job.at_step):
-            if part.items:
-                self._send(order, part.items)
-        return part.left
+            producer = self._send(order, part.items) if part.items else order.producer
+        return wire.Left(order.share, producer, part.left)
 
-    def _send(self, order: wire.Shared, items: Sequence[Item]) -> None:
-        if not order.line:
-            self._log.append(items)
-        elif isinstance(self._log, Shareable):
-            share = Share(order.number, order.share, order.line)
-            self._log.deliver_share(self._job.application, share, items)
+    def _send(self, order: wire.Shared, items: Sequence[Item]) -> str:
+        if order.line and isinstance(self._log, Shareable):
+            share = Share(order.number, order.share, order.line, order.producer)
+            return self._log.deliver_share(self._job.application, share, items)
+        self._log.append(items)
+        return ""

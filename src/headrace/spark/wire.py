@@ -84,17 +84,20 @@ class Batch(NamedTuple):
 
 
 class Shared(NamedTuple):
-    """The share of a batch that somebody is to deliver; `line` names who shared it out, if that is exactly once."""
+    """The share of a batch that somebody is to deliver; where that is exactly once, `line` names who shared it out."""
 
     number: int
     share: int
     shares: int
     line: str
+    producer: str  # who delivered that of the batch before
 
 
 class Left(NamedTuple):
-    """A share was delivered; topics that none of them has."""
+    """A share was delivered; `topics` are those that none of them has."""
 
+    share: int
+    producer: str
     topics: list[str]
 
 

@@ -165,8 +165,8 @@ class KafkaLog:
     def share_out(self, application: str, number: int, shares: int) -> str | None:
         return self._parts.delivering.share_out(application, number, shares)
 
-    def deliver_share(self, application: str, share: Share, items: Sequence[Item]) -> None:
-        self._parts.sharing.deliver(application, share, items)
+    def deliver_share(self, application: str, share: Share, items: Sequence[Item]) -> str:
+        return self._parts.sharing.deliver(application, share, items)
 
     # ---------------------------------------------------------------------------------------------------- groups
     def groups(self) -> Mapping[str, Group]:

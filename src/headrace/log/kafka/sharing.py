@@ -29,6 +29,14 @@ class _Member:
     def __init__(self, producer: Line, line: str) -> None:
         self.producer, self.line, self.last = producer, line, -1
 
+    def has(self, share: Share) -> bool:
+        """Whether it has delivered the share already."""
+        return self.line == share.line and self.last >= share.number
+
+    def may(self, share: Share) -> bool:
+        """Whether it may well be that nobody has made another since: if not, the commit fails."""
+        return (self.line, self.producer.name) == (share.line, share.producer)
+
 
 class Sharing:
     """What `Shareable` says of a share."""
@@ -38,23 +46,24 @@ class Sharing:
         self._lock = threading.Lock()
         self._members: dict[_Key, _Member] = {}
 
-    def deliver(self, application: str, share: Share, items: Sequence[Item]) -> None:
+    def deliver(self, application: str, share: Share, items: Sequence[Item]) -> str:
         load, batch = self._checking(items)
         key, patience = (application, share.ordinal), self._clients.settings.patience
         what = f"share {share.ordinal} of batch {share.number} of {application}"
         with self._lock:
-            until_clear(what, patience, lambda: self._attempt(key, share, load, batch), lambda: self._drop(key))
+            return until_clear(what, patience, lambda: self._attempt(key, share, load, batch), lambda: self._drop(key))
 
-    def _attempt(self, key: _Key, share: Share, load: Load, batch: int) -> None:
+    def _attempt(self, key: _Key, share: Share, load: Load, batch: int) -> str:
         member = self._members.get(key)
-        is_new = member is None or member.line != share.line or member.producer.batch > batch
-        if member is None or is_new:
-            self._drop(key)
-            producer = self._producer(key, batch)
-            load = self._lacking(key[0], share, load)
-            member = self._members[key] = _Member(producer, share.line)
-        if member.last < share.number:
+        if member is None or not member.has(share):
+            is_new = member is None or not member.may(share) or member.producer.batch > batch
+            if member is None or is_new:
+                self._drop(key)
+                producer = self._producer(key, batch)
+                load = self._lacking(key[0], share, load)
+                member = self._members[key] = _Member(producer, share.line)
             self._commit(key, member, share, load, is_new=is_new)
+        return member.producer.name
 
     def _producer(self, key: _Key, batch: int) -> Line:
         application, ordinal = key
