@@ -72,7 +72,6 @@ class Workshop:
         self._router = Router(job, self.log)
         self._globals = Globals(self)
         self._notes = Notes((), 0)  # of the attempt that is running
-        self._confirm: Callable[[], None] = lambda: None  # that topics are those that were planned
 
     def handle(self, raw_orders: bytes, raw_rows: Iterable[bytes]) -> list[Message]:
         """Runs the tasks of a level for which there is something to do."""
@@ -84,17 +83,26 @@ class Workshop:
         given: list[Message] = []
         read = {range_.topic for order in orders.orders for range_ in order.ranges}
         # The answer comes while tasks read and run.
-        self._confirm = self.log.confirm({topic: id_ for topic, id_ in self.job.topics.items() if topic in read})
+        confirmed = self.log.confirm({topic: id_ for topic, id_ in self.job.topics.items() if topic in read})
         try:
             for order in orders.orders:
                 rows = chunks.get(TaskId(order.stage, order.partition), [])
                 if rows or order.ranges or order.carried or order.due or order.whole:
                     given += self.perform(orders, order, rows)
+            self._see_to(confirmed)
         except StreamsError as error:
             if error.retriable:
                 raise
             given.append((0, wire.encode(failed(error))))
         return given
+
+    def _see_to(self, confirmed: Callable[[], None]) -> None:
+        """What was read of other topics than were planned never happened."""
+        try:
+            confirmed()
+        except BaseException:
+            self._tasks.clear()
+            raise
 
     def perform(self, orders: wire.Orders, order: wire.Order, chunks: Iterable[wire.Rows]) -> Iterator[Message]:
         """Runs a task; gives (slot, message) pairs: rows for later levels, and the receipt."""
@@ -142,7 +150,6 @@ class Workshop:
         try:
             with step(TASK_RUN, self.job.at_step):
                 yield
-                self._confirm()
         except BaseException:
             del self._tasks[task_id]  # what it had in mind of this batch must not go into another
             raise
