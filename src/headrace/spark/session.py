@@ -27,6 +27,8 @@ SETTINGS = {
 OF_THE_QUERY = {
     "spark.sql.adaptive.enabled": "false",
     "spark.sql.codegen.wholeStage": "false",
+    "spark.sql.codegen.factoryMode": "NO_CODEGEN",  # of a few rows: to write the code takes longer than to do the work
+    "spark.sql.ui.explainMode": "simple",  # every batch is explained to a user interface that there is not
     "spark.sql.streaming.checkpointFileManagerClass": MANAGER,
     "spark.sql.streaming.checkpoint.fileChecksum.enabled": "false",
     "spark.sql.streaming.minBatchesToRetain": "1000000000",  # else Spark's logs are listed after every batch
