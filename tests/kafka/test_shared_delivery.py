@@ -12,10 +12,13 @@ import pytest
 
 from headrace import StreamsBuilder, Topology, serde
 from headrace.app import Application
+from headrace.commit import open_storage
+from headrace.commit.ledger import manifest_numbers
 from headrace.log.errors import RecordTooLargeError
 from headrace.log.open import open_log
 from headrace.log.protocol import Log, Records
 from headrace.model.ids import TopicPartition
+from tests.spark.places import wait_for
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark, pytest.mark.slow]
 
@@ -122,5 +125,8 @@ def test_what_is_refused_in_a_share_stops_the_application_and_is_delivered_when_
         app.drain(timeout=60)
     assert "is committed in" in "".join(error.value.__notes__)
     log.alter_config(f"{room}loud", {"max.message.bytes": 1000})
-    application(broker_address, room, tmp_path).run_available()
-    assert sum(map(len, outputs(log, room).values())) == 5 * LINES + 3
+    log.append([(TopicPartition(f"{room}lines", 0), Records([b"k"], [b"a b0 c0"], [LINES * 10]))])
+    with application(broker_address, room, tmp_path) as app:
+        wait_for(app, lambda: app.metrics()["process-total"] > 0)
+    assert log.delivered(f"{room}app") == manifest_numbers(open_storage(tmp_path / "checkpoint"))[-1]
+    assert sum(map(len, outputs(log, room).values())) == 5 * LINES + 3 + 5

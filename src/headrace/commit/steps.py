@@ -10,18 +10,15 @@ TASK_RUN = "task run"
 DELTA_WRITTEN = "delta written"
 RECEIPT = "receipt"
 MANIFEST = "manifest"
+SHARE = "share"  # of a batch that is large; what comes after it delivers the rest
 DELIVERY = "delivery"
 MARKER = "marker"
 MERGE = "merge of deltas"
 PURGE = "purge"
-SHARE = "share"
 OWNER = "owner"
 TAKEOVER = "takeover"
 
 BATCH = (RANGES_PLANNED, TASK_RUN, DELTA_WRITTEN, RECEIPT, MANIFEST, DELIVERY, MARKER, MERGE, PURGE)
-IN_SHARES = (
-    SHARE,
-)  # of a batch that is large: before its delivery, which then is that of what is left, and the marker
 START = (OWNER, TAKEOVER)
 
 AtStep = Callable[[str], None]

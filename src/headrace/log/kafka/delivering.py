@@ -143,7 +143,7 @@ class Delivering:
                 raise hanging(place_of(application))
 
     def _end_shares(self, application: str, shares: int) -> None:
-        """Whoever delivers a share finds the barrier, which is there already, or can commit nothing after this."""
+        """Whoever has begun a share can commit nothing after this; whoever begins one later finds the barrier."""
 
         def end(share: int) -> None:
             try:

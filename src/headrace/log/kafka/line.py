@@ -98,9 +98,10 @@ class Line:
         """Whether it goes well or not, the commit says."""
         try:
             send(self._producer, load, [note] * len(load), of_all=False)
-            before, left = 0, apart
-            while left and left != before:  # there is progress
-                before, left = left, self._producer.flush(_PROGRESS)
+            if apart:
+                before, left = -1, self._producer.flush(_PROGRESS)
+                while left and left != before:  # there is progress
+                    before, left = left, self._producer.flush(_PROGRESS)
             send(self._producer, marks, [note] * len(marks), of_all=False)
         except kafka.KafkaException as error:
             # In a transaction that has failed already nothing is taken, and it cannot be committed: to try says why.

@@ -148,8 +148,8 @@ class Marks:
     def see(self, ends: Mapping[TopicPartition, int], own: TopicPartition | None) -> None:
         """Waits until readers see what was committed: a cluster says that it will do it a little before it has.
 
-        In the marker's topic, `own`, only we write. Elsewhere the open transaction of somebody else hides what is
-        behind its beginning, also ours, for as long as it likes: that is not waited for.
+        In the marker's topic, `own`, only we write, and shares that have ended. Elsewhere the open transaction of
+        somebody else hides what is behind its beginning, also ours, for as long as it likes: that is not waited for.
         """
         began, hidden = time.monotonic(), ends.keys()
         while hidden := {at for at, upto in self._reading.ends(list(hidden)).items() if upto <= ends[at]}:

@@ -2,7 +2,7 @@
 
 Every share has a transactional id of its own, and who takes up a share anew makes a new producer with it: whoever had
 it before can commit nothing more. The new one looks who delivers now, and what is marked, before it sends anything. As
-long as nobody makes another, a producer that has done so once need not look again: its commit would fail.
+long as nobody makes another, a producer that has done so once need not look again; else its commit fails.
 """
 
 from __future__ import annotations
