@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -66,6 +68,16 @@ def test_words_are_counted_over_all_partitions_and_the_store_can_be_read(address
         counts = app.store("counts-store")
         assert {key: value.value for key, value in counts.all()} == WORDS
         assert counts.get("kafka").value == 3
+    assert dict(counted(address)) == WORDS
+
+
+def test_spark_writes_down_no_more_than_the_first_of_many_batches(address: str, tmp_path: Path):
+    with application(address, tmp_path) as app:
+        for line in LINES:  # at least one batch each
+            produce(address, [line])
+            app.drain(timeout=60)
+        own = Path(tempfile.gettempdir()).glob(f"headrace-query-{os.getpid()}-*/spark")
+        assert [len(list(folder.glob("offsets/[0-9]*"))) for folder in own] == [1]
     assert dict(counted(address)) == WORDS
 
 
