@@ -37,9 +37,7 @@ from headrace.spark.shipping import failed, load_job, located
 from headrace.state.engine import Version
 
 HOMES: dict[str, Homes] = {}
-WARM = (
-    3  # tasks after which a worker has imported everything: some things only when the first result is handed to Spark
-)
+WARM = 3  # tasks after which a worker has imported everything: some of it only to hand its first result to Spark
 
 
 def run_slot(job: str, slot: int, orders: bytes, rows: Sequence[bytes]) -> list[Message]:
