@@ -189,7 +189,8 @@ class KafkaBroker:
             self._bury()
         else:
             cluster = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
-            self._run("kafka.tools.StorageTool", "format", "-t", cluster, "-c", str(self._properties))
+            # One in 64 begins with a dash, which is no option.
+            self._run("kafka.tools.StorageTool", "format", f"--cluster-id={cluster}", "-c", str(self._properties))
 
     @property
     def _properties(self) -> Path:
