@@ -15,7 +15,7 @@ from headrace.state.refusals import refuse_null_key
 from headrace.state.spec import WindowKind
 from headrace.state.table import Table
 from headrace.state.timeline import Timeline
-from headrace.state.window import EXPIRED, Dropped, WindowedValues
+from headrace.state.window import Dropped, WindowedValues
 
 AT_HAND = 250_000  # entries whose rows are kept from batch to batch
 
@@ -52,22 +52,15 @@ class WindowedDuplicates(WindowedValues):
 
     # --------------------------------------------------------------------------------------------- writing
     def put(self, key: Any, value: Any, start: int) -> None:
-        if key is None:
-            refuse_null_key(self.name, "put")
-        clock = self._clock
-        if value is None and self._segment is not None:
+        if value is None and key is not None and self._segment is not None:
             return  # which of the duplicates? As in Kafka, none; only stores in memory let it move their clock
-        value = self._checked(value)
-        if start > clock.value:
-            clock.value = start
-        if start <= clock.value - self._retention and self._too_old(start):
-            self._dropped(EXPIRED, 1)
-        elif value is not None:
-            self._add(self._encode(key), value if self._keep is None else self._keep(value), start)
+        super().put(key, value, start)
 
-    def _add(self, key: bytes, kept: Any, start: int) -> None:
+    def _put_one(self, key: bytes, value: Any, start: int) -> None:
+        if value is None:
+            return
         sequence = self._sequence.value = (self._sequence.value + 1) & 0x7FFFFFFF
-        entry = (start, sequence, kept)
+        entry = (start, sequence, value if self._keep is None else self._keep(value))
         new = self._new.get(key)
         if new is None:
             self._new[key] = [entry]

@@ -160,7 +160,7 @@ class Table:
 
     def count(self) -> int:
         """How many keys have a value."""
-        stored = sum(1 for _ in self._engine.scan(self.prefix, successor(self.prefix)))
+        stored = sum(1 for _ in self._scan_stored(b"", None, reverse=False))
         return stored + sum((held is not None) - self._stored(key) for key, held in self._changed.items())
 
     @property

@@ -40,7 +40,12 @@ class Timeline:
     @property
     def gone(self) -> int:
         """What has this time or an earlier one may be removed."""
-        return FIRST if self._lingering is not None else min(self.clock.value - self._retention, self._held - 1)
+        return FIRST if self._lingering is not None else self._last_over
+
+    @property
+    def _last_over(self) -> int:
+        """The last time that has expired and is not held back."""
+        return min(self.clock.value - self._retention, self._held - 1)
 
     def was_hidden(self, time: int) -> bool:
         """Whether what has this time had expired when the last batch was committed."""
@@ -74,7 +79,7 @@ class Timeline:
 
     def take_expired(self, span: int = 1) -> list[bytes]:
         """Takes out entries all of whose times, `span` from the one they begin with, have expired."""
-        last = min(self.clock.value - self._retention, self._held - 1) - span + 1
+        last = self._last_over - span + 1
         limit = AT_MOST + 2 * self.table.touched
         lingering = self._lingering
         places = self._oldest(last, limit) if lingering is None else self._too_many(lingering, last, limit)

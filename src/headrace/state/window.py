@@ -62,18 +62,15 @@ class WindowedValues:
     def put(self, key: Any, value: Any, start: int) -> None:
         if key is None:
             refuse_null_key(self.name, "put")
-        value, clock = self._checked(value), self._clock
+        if self._timestamped and value is not None and (type(value) is not ValueAndTimestamp or value[0] is None):
+            value = checked_pair(self.name, value)
+        clock = self._clock
         if start > clock.value:
             clock.value = start
         if start <= clock.value - self._retention and self._too_old(start):
             self._dropped(EXPIRED, 1)
         else:
             self._put_one(self._encode(key), value, start)
-
-    def _checked(self, value: Any) -> Any:
-        if self._timestamped and value is not None and (type(value) is not ValueAndTimestamp or value[0] is None):
-            return checked_pair(self.name, value)
-        return value
 
     def _too_old(self, start: int) -> bool:
         """For an entry that is not visible any more: whether it is refused, too."""
