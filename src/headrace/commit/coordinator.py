@@ -18,7 +18,7 @@ from typing import Self
 
 from headrace.commit import recovery
 from headrace.commit.chain import Wear
-from headrace.commit.delivery import LARGE, Crew, Delivery, Target, nobody
+from headrace.commit.delivery import Crew, Delivery, Target, nobody
 from headrace.commit.draft import Draft, write_manifest
 from headrace.commit.errors import FencedError
 from headrace.commit.fingerprint import Fingerprint
@@ -47,7 +47,7 @@ class Habits:
     purge_every: int = 20  # batches
     always_all: int = 1000  # links up to which every manifest says all: 50 kB
     wear: Wear = field(default_factory=Wear)
-    large: int = LARGE  # bytes of outputs from which on a batch is delivered by the crew
+    large: int = 0  # bytes of outputs from which on a batch is delivered by the crew
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -17,7 +17,6 @@ from headrace.model.ids import TopicPartition
 
 # Delivers a batch in shares, all but what only one can deliver: gives those topics; None if it cannot be shared.
 Crew = Callable[[int], Sequence[str] | None]
-LARGE = 64 * 1024 * 1024  # bytes
 _TRIES = 3
 Answer = TypeVar("Answer")
 
@@ -54,7 +53,7 @@ class Delivery:
         exactly_once: bool,
         at_step: AtStep,
         crew: Crew = nobody,
-        large: int = LARGE,
+        large: int = 0,
     ) -> None:
         self._log, self._application, self._exactly_once, self._at_step = log, application, exactly_once, at_step
         self._crew, self._large = crew, large

@@ -48,22 +48,24 @@ class Crew:
         frame = self._session.range(0, shares, 1, shares)
         orders = [wire.Shared(number, share, shares, line, self._producers.pop(share, "")) for share in range(shares)]
         delivered = frame.mapInArrow(share_function(self._path, orders), wire.SCHEMA)
-        messages = [wire.decode(raw) for raw in collected(delivered, f"deliver batch {number}")]
-        for message in messages:
-            if isinstance(message, wire.Failed):
-                raise error_of(message)
+        messages = collected(delivered, f"deliver batch {number}")
         done = [message for message in messages if isinstance(message, wire.Left)]
         self._producers = {message.share: message.producer for message in done}
         return sorted({topic for message in done for topic in message.topics})
 
 
-def collected(frame: DataFrame, doing: str) -> list[bytes]:
-    """The messages of a job; what Spark could not bring to its end may be run again."""
+def collected(frame: DataFrame, doing: str) -> list[wire.Message | bytes]:
+    """The messages of a job, unless one tells of a failure; what Spark could not bring to its end may be run again."""
     try:
-        return [bytes(row["message"]) for row in frame.collect()]
+        rows = frame.collect()
     except Exception as error:
         what = str(error).partition("\n\tat ")[0]
         raise QueryStoppedError(f"Spark could not {doing}: {what}") from error
+    messages = [wire.decode(bytes(row["message"])) for row in rows]
+    for message in messages:
+        if isinstance(message, wire.Failed):
+            raise error_of(message)
+    return messages
 
 
 def share_function(

@@ -22,7 +22,7 @@ from headrace.spark.folders import new_folder
 from headrace.spark.job import Job
 from headrace.spark.life import QueryStoppedError
 from headrace.spark.session import DISPOSABLE, own_session
-from headrace.spark.shipping import error_of, ship
+from headrace.spark.shipping import ship
 from headrace.spark.source import Source, level_function
 from headrace.spark.totals import Totals
 
@@ -74,10 +74,7 @@ class Host:
         """
         began, called = time.perf_counter(), SystemClock().now()
         try:
-            messages = [wire.decode(raw) for raw in collected(frame, "run a batch")]
-            for message in messages:
-                if isinstance(message, wire.Failed):
-                    raise error_of(message)  # noqa: TRY301
+            messages = collected(frame, "run a batch")
             receipts: list[Receipt] = [decode_receipt(raw) for raw in messages if isinstance(raw, bytes)]
             for batch in (message for message in messages if isinstance(message, wire.Batch)):
                 ran = time.perf_counter()
