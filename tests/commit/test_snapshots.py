@@ -1,10 +1,13 @@
 """Snapshots that are asked for: the state of every task in one file, whether it is worn or not."""
 
+import threading
+
 import pytest
 
 from headrace.commit import open_storage
 from headrace.commit.chain import Wear
 from headrace.commit.names import SNAPSHOTS
+from headrace.commit.steps import MANIFEST, MERGE
 from tests.commit.cluster import Cluster, Ground, eager
 from tests.commit.programs import MANY_WORDS
 
@@ -21,13 +24,19 @@ def chains(cluster):
     return {task: standing.chain for task, standing in cluster.coordinator.ledger.tasks.items() if standing.chain}
 
 
+def settle(cluster):
+    """Waits for the merges and purges that the batches so far have begun."""
+    cluster.coordinator._upkeep._lane.drain()
+
+
 def commit_nothing(cluster):
     cluster.coordinator.commit(cluster.coordinator.number, 0, [])
-    cluster.coordinator._upkeep._lane.drain()
+    settle(cluster)
 
 
 def test_a_snapshot_needs_two_batches_that_need_not_have_records(cluster):
     cluster.run()
+    settle(cluster)  # while the last purge is running, no merge begins, and the snapshot takes one batch more
     before = cluster.stores()
     assert max(map(len, chains(cluster).values())) > 1
     assert not cluster.coordinator.wants_batch
@@ -44,6 +53,7 @@ def test_a_snapshot_needs_two_batches_that_need_not_have_records(cluster):
 
 def test_what_is_a_snapshot_already_is_left_alone(cluster):
     cluster.run()
+    settle(cluster)
     for _ in range(2):
         cluster.coordinator.want_snapshots()
         commit_nothing(cluster)
@@ -62,6 +72,33 @@ def test_batches_go_on_meanwhile(cluster):
     cluster.run()
     cluster.coordinator.want_snapshots()
     for _ in range(4):  # the merge of the first wish may still be under way
+        commit_nothing(cluster)
+    assert not cluster.coordinator.wants_batch
+    assert {len(chain) for chain in chains(cluster).values()} == {1}
+    cluster.stores()
+
+
+def test_a_wish_during_a_merge_holds_for_the_task_that_is_merged(tmp_path):
+    """The merge ends after the next commit has asked for finished merges, and before it begins new ones."""
+    wished_again, release = threading.Event(), threading.Event()
+
+    def at_step(moment):
+        if moment == f"before {MERGE}":
+            release.wait()
+        elif moment == f"before {MANIFEST}" and wished_again.is_set():
+            release.set()
+            settle(cluster)
+
+    ground = Ground(log=MANY_WORDS.log(), storage=open_storage(tmp_path / "checkpoint"))
+    cluster = Cluster(ground, MANY_WORDS, limit=1, habits=eager(wear=NEVER, background=True), at_step=at_step)
+    cluster.run(2)
+    settle(cluster)
+    cluster.coordinator.want_snapshots()
+    cluster.run()
+    assert not cluster.coordinator.wants_batch  # the merge of the first wish is held
+    cluster.coordinator.want_snapshots()
+    wished_again.set()
+    for _ in range(4):
         commit_nothing(cluster)
     assert not cluster.coordinator.wants_batch
     assert {len(chain) for chain in chains(cluster).values()} == {1}

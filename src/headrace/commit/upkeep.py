@@ -34,22 +34,33 @@ class Upkeep:
         self._merging: dict[TaskId, Merge] = {}  # until a manifest names the file
         self._done: SimpleQueue[tuple[Merge, Link | None]] = SimpleQueue()
         self._clean = False
-        self._wanted = self._forced = False  # snapshots of everything, not begun yet, or not named yet by a manifest
+        self._wanted = False  # `want_snapshots` was called, and `start` has not seen it yet
+        self._owed: set[TaskId] = set()  # tasks that were promised a snapshot whose merge has not begun
+        self._forced = False  # the lane merges for a promised snapshot, or a manifest has yet to name the result
         self.spoilt: frozenset[TaskId] = frozenset()
 
     def start(self, ledger: Ledger, tasks: Iterable[TaskId], *, clean: bool) -> None:
         """Merges the chains of some tasks, as far as they need it, and deletes what is not needed if it is time to."""
         self._clean |= clean
+        if self._wanted:
+            self._wanted = False  # before the tasks are read: a wish that comes now is kept for the next batch
+            self._owed |= set(ledger.tasks)
         for task in [
             task for task, job in self._merging.items() if not set(job.links) <= set(ledger.standing(task).chain)
         ]:
             del self._merging[task]
         if not self._lane.idle:
             return
-        some = ledger.tasks if self._wanted else tasks
-        jobs = [job for task in some if (job := self._job(ledger, task, anyway=self._wanted)) is not None]
-        self._forced |= self._wanted and bool(jobs)
-        self._wanted = False
+        # A merge that began before the wish, and that no manifest names yet, lacks the latest deltas of its task:
+        # the task stays owed, and the merge that gives it a snapshot begins after the next manifest.
+        ready = self._owed - self._merging.keys()
+        self._owed -= ready
+        jobs = [
+            job
+            for task in dict.fromkeys((*tasks, *sorted(ready)))
+            if (job := self._job(ledger, task, anyway=task in ready)) is not None
+        ]
+        self._forced |= any(job.task in ready for job in jobs)
         self._merging |= {job.task: job for job in jobs}
         if jobs or self._clean:
             needed = ledger.needed(self._keep) | {job.name for job in self._merging.values()} if self._clean else None
@@ -62,8 +73,8 @@ class Upkeep:
 
     @property
     def is_waiting(self) -> bool:
-        """Whether a snapshot that is wanted can go on with the next manifest only."""
-        return self._wanted or (self._forced and self._lane.idle and not self._done.empty())
+        """True when a wanted snapshot makes no progress before the next manifest."""
+        return self._lane.idle and (self._wanted or bool(self._owed) or (self._forced and not self._done.empty()))
 
     def finished(self) -> list[tuple[Merge, Link]]:
         """What was merged meanwhile."""
