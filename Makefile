@@ -1,34 +1,58 @@
-# make demo       an example on Spark and the embedded log, live; SECONDS=20 ends it by itself
-# make check      formatting, lint, types, layers and sizes
-# make test-fast  the tests that need neither Spark nor a broker
-# make test       everything
-# make test-faults  kills and broken brokers, many of them; FAULTS=50 says how many, SEED=… repeats what was printed
-# make bench      records per second: beside the peers on Kafka (an hour and more), of one core, beside Spark's own ways
+# make demo         runs an example on Spark and the embedded log; SECONDS=20 stops it after 20 seconds
+# make check        checks formatting, lint, types, layers and the examples in docstrings
+# make test-fast    runs the tests that need neither Spark nor a Kafka broker
+# make test         runs `make check` and every test
+# make test-faults  kills processes and brokers at random; FAULTS=50 says how often, SEED=… repeats a printed run
+# make bench        measures records per second: against other systems on Kafka (more than an hour), on one core,
+#                   and against Spark's own streaming
+#
+# The targets install what is missing. Python packages go into .venv. Java, a JDK and Chromium come from apt-get when
+# make runs as root on Debian; elsewhere make prints the command to run, and fails.
 
 PYTHON ?= python3
 BIN := .venv/bin
 INSTALLED := .venv/.installed
 
-.PHONY: .venv java demo check test-fast test test-faults bench clean
+# $(call install,PACKAGES,NEED) installs Debian packages, or prints NEED and the command that does it.
+define install
+	if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+		export DEBIAN_FRONTEND=noninteractive; \
+		apt-get update --quiet=2 && apt-get install --yes --quiet=2 --no-install-recommends $(1); \
+	else \
+		echo "$(2): sudo apt-get install --yes $(1)" >&2; exit 1; \
+	fi
+endef
+
+.PHONY: .venv java jdk chromium demo check test-fast test test-faults bench clean
 
 .venv: $(INSTALLED)
 
+# Debian's Python comes without `ensurepip`, which `venv` needs.
 $(INSTALLED): pyproject.toml requirements.lock
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
 		|| { echo "Headrace needs Python 3.11 or newer: make PYTHON=/path/to/python3.11" >&2; exit 1; }
+	@$(PYTHON) -c 'import ensurepip' 2>/dev/null || { $(call install,python3-venv,A virtual environment needs ensurepip); }
 	$(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint requirements.lock 'pip>=25.1'
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint requirements.lock --editable . --group dev
 	@touch $@
 
-# Spark runs on Java. On Debian, as root, it is installed; elsewhere the command that does it is said.
+# Spark runs on Java.
 java:
-	@"$${JAVA_HOME:+$$JAVA_HOME/bin/}java" -version >/dev/null 2>&1 || { \
-		if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
-			apt-get update --quiet=2 && apt-get install --yes --quiet=2 default-jre-headless; \
-		else \
-			echo "Spark needs Java 17 or newer: sudo apt-get install --yes default-jre-headless" >&2; exit 1; \
-		fi; }
+	@"$${JAVA_HOME:+$$JAVA_HOME/bin/}java" -version >/dev/null 2>&1 \
+		|| { $(call install,default-jre-headless,Spark needs Java 17 or newer); }
+
+# The tests compile Java programs that use Kafka Streams itself.
+jdk:
+	@command -v javac >/dev/null || { $(call install,default-jdk-headless,The tests need a JDK of version 17 or newer); }
+
+# The tests open the dashboard in Chromium. With HEADRACE_WITHOUT_BROWSER=1 those tests are skipped, and pytest's
+# summary says so.
+chromium:
+	@if [ "$$HEADRACE_WITHOUT_BROWSER" != 1 ]; then \
+		command -v chromium >/dev/null || command -v chromium-browser >/dev/null || command -v google-chrome >/dev/null \
+		|| { $(call install,chromium,The tests need Chromium (HEADRACE_WITHOUT_BROWSER=1 skips those that do)); }; \
+	fi
 
 demo: $(INSTALLED) java
 	$(BIN)/headrace demo $(EXAMPLE) $(if $(SECONDS),--seconds $(SECONDS))
@@ -38,13 +62,14 @@ check: $(INSTALLED)
 	$(BIN)/ruff check .
 	$(BIN)/pyright
 	$(BIN)/lint-imports --no-cache
-	$(BIN)/python -m pytest -q tests/test_skeleton_sizes.py
+	$(BIN)/python -m pytest -q src
 
 test-fast: $(INSTALLED)
 	$(BIN)/python -m pytest -q -n 2 -m "not spark and not kafka and not slow"
 
-test: java check
-	$(BIN)/python -m pytest -q -n 2
+# `make check` has run the examples in src.
+test: jdk java chromium check
+	$(BIN)/python -m pytest -q -n 2 tests
 
 test-faults: $(INSTALLED) java
 	HEADRACE_FAULTS=$(or $(FAULTS),20) HEADRACE_SEED=$(SEED) \

@@ -26,10 +26,10 @@ JVM = ("-Xmx512m", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
 
 
 def compiled(folder: Path) -> list[str]:
-    """The command that runs a program of `SOURCE`; skips the test where Java has no compiler."""
+    """Compiles `SOURCE`, and gives the command that runs one of its programs."""
     compiler = shutil.which("javac")
     if compiler is None:
-        pytest.skip("the Java programs need a JDK: there is no `javac` on the PATH")
+        pytest.fail("the Java programs need a JDK, and there is no `javac` on the PATH: `make jdk` installs it")
     java = str(Path(compiler).with_name("java"))
     path = f"{kafka_jars(java, module=STREAMS)}/*"
     subprocess.run([compiler, "-cp", path, "-d", str(folder), str(SOURCE)], check=True)

@@ -1,11 +1,11 @@
 """The page in a browser: what it shows is what the API says."""
 
 import re
-import shutil
 import socket
 from dataclasses import replace
 
 import pytest
+from playwright.sync_api import expect
 
 from headrace import StreamsBuilder, serde
 from headrace.query import Follower
@@ -17,12 +17,7 @@ from tests.commit.programs import Program
 from tests.query.programs import feed, finished
 from tests.web.serving import Told, ask, ends, served
 
-sync_api = pytest.importorskip("playwright.sync_api")
-expect = sync_api.expect
-CHROMIUM = next(
-    (found for name in ("chromium", "chromium-browser", "google-chrome") if (found := shutil.which(name))), None
-)
-pytestmark = [pytest.mark.slow, pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium")]
+pytestmark = pytest.mark.slow
 TOKEN = "open sesame"  # noqa: S105
 GROUND = {"dark": "rgb(20, 24, 29)", "light": "rgb(251, 252, 253)"}
 HOSTILE = [
@@ -32,12 +27,6 @@ HOSTILE = [
     "&lt;b&gt;",
     "{{1+1}}",
 ]
-
-
-@pytest.fixture(scope="module")
-def browser():
-    with sync_api.sync_playwright() as play:
-        yield play.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
 
 
 @pytest.fixture

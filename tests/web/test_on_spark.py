@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import threading
 import time
 from collections.abc import Callable
@@ -10,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from playwright.sync_api import Browser, expect
 
 from headrace import serde
 from headrace.log import Producer, open_log
@@ -17,9 +17,6 @@ from tests.cli.commands import Here, records, started
 from tests.web.serving import ask
 from tests.web.test_metrics_page import samples
 
-CHROMIUM = next(
-    (found for name in ("chromium", "chromium-browser", "google-chrome") if (found := shutil.which(name))), None
-)
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 TOKEN = "open sesame"  # noqa: S105
 HOSTILE = "<img src=x onerror=alert(1)>"
@@ -88,7 +85,9 @@ def address(running: Any) -> str:
     return line.partition("see ")[2].partition(". Ctrl-C")[0]
 
 
-def test_pages_and_metrics_of_an_application_that_runs_tell_the_truth(shop: Path, capsys: pytest.CaptureFixture[str]):
+def test_pages_and_metrics_of_an_application_that_runs_tell_the_truth(
+    shop: Path, browser: Browser, capsys: pytest.CaptureFixture[str]
+):
     produce(shop, 100)
     options = [
         *("--application-id", "shop", "--log", "file:log", "--checkpoint", "checkpoint", "--state-dir", "state"),
@@ -101,8 +100,7 @@ def test_pages_and_metrics_of_an_application_that_runs_tell_the_truth(shop: Path
         tallied = eventually(lambda: (found := metrics(url)).get(("headrace_records_out_total", "large")) and found)
         check_metrics(tallied, shop)
         check_actions(Here(capsys), shop, url)
-        if CHROMIUM is not None:
-            check_page(url)
+        check_page(browser, url)
         assert ask(url, "/actions/stop", method="POST", authorization=f"Bearer {TOKEN}").status == 200
         running.communicate(timeout=60)
     assert running.returncode == 0
@@ -142,27 +140,23 @@ def check_actions(command: Here, shop: Path, url: str) -> None:
     eventually(lambda: {path.parent.name for path in (shop / "checkpoint" / "snapshots").glob("*/*")} >= {"1_0", "1_1"})
 
 
-def check_page(url: str) -> None:
-    sync_api = pytest.importorskip("playwright.sync_api")
-    with (
-        sync_api.sync_playwright() as play,
-        play.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"]) as it,
-    ):
-        page, said = it.new_page(), list[str]()
+def check_page(browser: Browser, url: str) -> None:
+    with browser.new_page() as page:
+        said = list[str]()
         page.on("pageerror", lambda error: said.append(str(error)))
         page.on("dialog", lambda dialog: said.append(dialog.message) or dialog.dismiss())
         page.goto(url)
         page.fill("#token", TOKEN)
         page.click("#login button")
-        sync_api.expect(page.locator("#connection")).to_have_text("live")
+        expect(page.locator("#connection")).to_have_text("live")
         assert page.text_content("#lag") == "0"
         assert page.text_content("#dropped") == "2"
         page.click("#graph .node[data-name='orders']")
-        sync_api.expect(page.locator("#node-records")).to_contain_text("112 records")
+        expect(page.locator("#node-records")).to_contain_text("112 records")
         assert (
             sum(int(row.split("_")[1][1:]) for row in page.locator("#node-tasks [data-task]").all_text_contents())
             == 112
         )
-        sync_api.expect(page.locator("#samples")).to_contain_text(HOSTILE)
+        expect(page.locator("#samples")).to_contain_text(HOSTILE)
         assert page.query_selector_all("#samples img") == []
         assert said == []
