@@ -2,6 +2,11 @@
 
 With caching an update only notes its key. When the batch ends the value that the store then has goes out, with the one
 from before the batch as the old value; keys go in the order of their last update.
+
+An update carries two timestamps: that of the new value (for an aggregate the largest so far) and that of the record
+that made the update. A value always goes out with its own timestamp. The store keeps no timestamp for a tombstone, so
+a tombstone goes out as in Kafka Streams: at once with the timestamp that the operator computed, from a cache with the
+timestamp of the record that made the last update.
 """
 
 from __future__ import annotations
@@ -14,9 +19,8 @@ from headrace.runtime.env import Env
 from headrace.runtime.operators.emit import Emit
 from headrace.state.table import Table
 
-Forward = Callable[
-    [Any, Any, Any, Any, int, Headers, bool], None
-]  # (place, key, new, old, timestamp, headers, is latest)
+# (place, key, new, old, timestamp of the new value, timestamp of the record, headers, is latest)
+Forward = Callable[[Any, Any, Any, Any, int, int, Headers, bool], None]
 
 
 # (key, timestamp, headers, row, order) of the record that made an update.
@@ -52,11 +56,15 @@ class Cached(Protocol):
 def at_once(emit: Emit, *, send_old: bool) -> Forward:
     if send_old:
 
-        def run(place: Any, key: Any, new: Any, old: Any, timestamp: int, headers: Headers, latest: bool) -> None:
+        def run(
+            place: Any, key: Any, new: Any, old: Any, timestamp: int, record_time: int, headers: Headers, latest: bool
+        ) -> None:
             emit(key, (new, old, latest), timestamp, headers)
     else:
 
-        def run(place: Any, key: Any, new: Any, old: Any, timestamp: int, headers: Headers, latest: bool) -> None:
+        def run(
+            place: Any, key: Any, new: Any, old: Any, timestamp: int, record_time: int, headers: Headers, latest: bool
+        ) -> None:
             emit(key, (new, None, latest), timestamp, headers)
 
     return run
@@ -80,9 +88,11 @@ class Cache:
     def forward(self) -> Forward:
         here, touch, pending = self._here, self.touched.append, self.pending
 
-        def run(place: Any, key: Any, new: Any, old: Any, timestamp: int, headers: Headers, latest: bool) -> None:
+        def run(
+            place: Any, key: Any, new: Any, old: Any, timestamp: int, record_time: int, headers: Headers, latest: bool
+        ) -> None:
             touch(place)
-            pending[place] = (key, timestamp, headers, here.row, here.order)
+            pending[place] = (key, record_time, headers, here.row, here.order)
 
         return run
 

@@ -22,19 +22,19 @@ def aggregate(node: StreamAggregate, env: Env, emit: Emit, *, true_old: bool) ->
             drop("null key or value")
             return
         place = place_of(key)
-        before = get(place)
+        before, time = get(place), timestamp
         if before is None:
             old = initialize()
         else:
             old = before[0]
             if before[1] > timestamp:
-                timestamp = before[1]
+                time = before[1]
         new = add(key, value, old)
-        latest = put(place, new, timestamp)
+        latest = put(place, new, time)
         if before is None and true_old:
             old = None
         if latest is not None:
-            forward(place, key, new, old, timestamp, headers, latest)
+            forward(place, key, new, old, time, timestamp, headers, latest)
 
     return run
 
@@ -49,16 +49,16 @@ def reduce(node: StreamReduce, env: Env, emit: Emit) -> Emit:
             drop("null key or value")
             return
         place = place_of(key)
-        before = get(place)
+        before, time = get(place), timestamp
         if before is None:
             old, new = None, value
         else:
             old = before[0]
             new = add(old, value)
             if before[1] > timestamp:
-                timestamp = before[1]
-        latest = put(place, new, timestamp)
+                time = before[1]
+        latest = put(place, new, time)
         if latest is not None:
-            forward(place, key, new, old, timestamp, headers, latest)
+            forward(place, key, new, old, time, timestamp, headers, latest)
 
     return run

@@ -36,7 +36,7 @@ def add_counts(node: StreamAggregate, env: Env, emit: Emit) -> Emit:
             timestamp = max(timestamp, before[1])
         latest = put(place, old + records, timestamp)
         if latest is not None:
-            forward(place, key, old + records, old, timestamp, headers, latest)
+            forward(place, key, old + records, old, timestamp, timestamp, headers, latest)
 
     return run
 

@@ -63,7 +63,8 @@ def forward_session(
     keep_headers = env.caching and env.state.specs[node.store].caching  # as in Kafka Streams: only a cache has them
 
     def run(session: Windowed, new: Any, old: Any, headers: Headers) -> None:
-        forward(place(session), session, new, old, session.window.end, headers if keep_headers else (), True)
+        time = session.window.end  # of the result and of the tombstone, with a cache and without
+        forward(place(session), session, new, old, time, time, headers if keep_headers else (), True)
 
     return run
 

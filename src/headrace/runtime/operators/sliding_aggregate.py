@@ -110,7 +110,7 @@ class Sliding:
         if around.right_exists or around.right is None or around.right[1] <= timestamp:
             return
         self.store.put(key, stamped(around.right), timestamp + 1)
-        self.pass_on(key, timestamp + 1, None, around.right, headers)
+        self.pass_on(key, timestamp + 1, None, around.right, timestamp, headers)
 
     def update(
         self,
@@ -131,12 +131,13 @@ class Sliding:
         new = self.add(key, value, old)
         time = timestamp if old is None else max(timestamp, time)
         self.store.put(key, None if new is None else stamped((new, time)), start)
-        self.pass_on(key, start, None if fresh and self.true_old else old, (new, time), headers)
+        self.pass_on(key, start, None if fresh and self.true_old else old, (new, time), timestamp, headers)
 
-    def pass_on(self, key: Any, start: int, old: Any, new: Aggregated, headers: Headers) -> None:
+    def pass_on(self, key: Any, start: int, old: Any, new: Aggregated, timestamp: int, headers: Headers) -> None:
         if self.forward is not None:
             windowed = Windowed(key, Window(start, start + self.difference))
-            self.forward(self.store.key_bytes(key, start), windowed, new[0], old, new[1], headers, True)
+            place = self.store.key_bytes(key, start)
+            self.forward(place, windowed, new[0], old, new[1], timestamp, headers, True)
 
 
 def sliding_aggregate(node: SlidingAggregate, env: Env, emit: Emit, *, true_old: bool) -> Emit:

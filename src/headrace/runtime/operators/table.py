@@ -43,7 +43,7 @@ def source(node: TableSource, env: Env, emit: Emit) -> Emit:
         before = get(place)
         latest = put(place, value, timestamp)
         if latest is not None:
-            forward(place, key, value, before and before[0], timestamp, headers, latest)
+            forward(place, key, value, before and before[0], timestamp, timestamp, headers, latest)
 
     return run
 
@@ -81,7 +81,7 @@ def derived(node: TableFilter | TableMapValues, value_of: Callable[[Any, Any], A
             return
         latest = put(place, new, timestamp)
         if latest is not None:
-            forward(place, key, new, old, timestamp, headers, latest)
+            forward(place, key, new, old, timestamp, timestamp, headers, latest)
 
     return run
 
@@ -114,7 +114,7 @@ def transform_values(node: TableTransformValues, transform: Callable[[Any, Any],
         before = get(place) if send_old else None
         latest = put(place, new, timestamp)
         if latest is not None:
-            forward(place, key, new, before and before[0], timestamp, headers, latest)
+            forward(place, key, new, before and before[0], timestamp, timestamp, headers, latest)
 
     return run
 
@@ -185,7 +185,7 @@ def changed_aggregate(
         if key is None:
             raise StreamsError(f"{node.name}: the group key is null; let group_by select one, or filter the record out")
         place = place_of(key)
-        before = get(place)
+        before, time = get(place), timestamp
         old = before and before[0]
         aggregate = old
         if value[1] is not None and old is not None:
@@ -193,9 +193,9 @@ def changed_aggregate(
         if value[0] is not None:
             aggregate = first(key, value[0]) if aggregate is None else add(key, value[0], aggregate)
         if before is not None and (value[0] is not None or value[1] is not None):
-            timestamp = max(timestamp, before[1])
-        latest = put(place, aggregate, timestamp)
+            time = max(timestamp, before[1])
+        latest = put(place, aggregate, time)
         if latest is not None:
-            forward(place, key, aggregate, old, timestamp, headers, latest)
+            forward(place, key, aggregate, old, time, timestamp, headers, latest)
 
     return run

@@ -155,6 +155,6 @@ def merge(node: TableJoinMerge, env: Env, emit: Emit) -> Emit:
         place = place_of(key)
         latest = put(place, value[0], timestamp)
         if latest is not None:
-            forward(place, key, value[0], value[1], timestamp, headers, latest)
+            forward(place, key, value[0], value[1], timestamp, timestamp, headers, latest)
 
     return run

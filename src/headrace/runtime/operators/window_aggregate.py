@@ -50,7 +50,7 @@ def window_aggregate(node: WindowAggregate, env: Env, emit: Emit, *, true_old: b
             update(place, None if new is None else stamped((new, time)), start, known=before is not None)
             if forward is not None:
                 old = None if before is None and true_old else old
-                forward(place, windowed((key, window((start, end)))), new, old, time, headers, True)
+                forward(place, windowed((key, window((start, end)))), new, old, time, timestamp, headers, True)
         if close is not None:
             close(close_time, headers)
 
@@ -92,7 +92,7 @@ def noting(node: WindowAggregate, env: Env, emit: Emit) -> Emit:
             else:
                 update(place, None if new is None else stamped((new, time)), start, known=before is not None)
             touch(place)
-            pending[place] = cause if new is not None else (key, time, headers, here.row, here.order)
+            pending[place] = cause
 
     return run
 
