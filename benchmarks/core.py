@@ -28,7 +28,7 @@ from rich.table import Table
 from headrace import JoinWindows, StreamsBuilder, TimeWindows, Topology, serde
 from headrace.config import Config
 from headrace.model.ids import TaskId
-from headrace.runtime.task import Surroundings, Task
+from headrace.runtime.task import Task, TaskEnvironment
 from headrace.state.engine import Version
 from headrace.state.lmdb import LmdbEngine
 
@@ -270,7 +270,7 @@ def batches(rows: list[Row]) -> Iterator[list[Row]]:
 def run_headrace(workload: Workload, rows: list[Row], directory: Path) -> tuple[float, int]:
     graph = workload.topology().graph()
     config = Config.of({"application.id": "bench", "emit.interval.ms": 0})
-    task = Task(TaskId(0, 0), graph, list(graph.nodes), LmdbEngine(directory), Surroundings(config, {}), clock=0)
+    task = Task(TaskId(0, 0), graph, list(graph.nodes), LmdbEngine(directory), TaskEnvironment(config, {}), clock=0)
     produced, started = 0, time.process_time()
     for number, batch in enumerate(batches(rows), 1):
         produced += len(task.run(batch, clock=number, version=Version(number, "bench")).outputs)

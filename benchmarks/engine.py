@@ -43,7 +43,7 @@ from rich.table import Table
 
 from headrace import Application, StreamsBuilder, Topology, serde
 from headrace.log import FileLog, Records
-from headrace.log.packing import pack
+from headrace.log.records import pack
 from headrace.model.ids import TopicPartition
 from headrace.model.partitioner import partition_of
 from headrace.spark import session as ours

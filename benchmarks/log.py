@@ -27,8 +27,9 @@ from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
-from headrace.log import Consumer, FileLog, Producer, Records
-from headrace.log.packing import pack
+from headrace.clients import Consumer, Producer
+from headrace.log import FileLog, Records
+from headrace.log.records import pack
 from headrace.model.ids import TopicPartition
 
 BATCH = 10_000

@@ -29,18 +29,17 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from headrace import StreamsBuilder, serde
-from headrace.commit import Coordinator, fingerprint_of
-from headrace.commit.disk import Disk
-from headrace.commit.handing import Attempt, Yield, hand_back
-from headrace.commit.receipt import new_attempt
+from headrace.checkpoint import Coordinator, fingerprint_of
+from headrace.checkpoint.receipt import Attempt, Yield, hand_back, new_attempt
+from headrace.checkpoint.storage import DiskStorage
 from headrace.config import Config
-from headrace.log.filelog import FileLog
+from headrace.log.embedded.file_log import FileLog
 from headrace.model.ids import TaskId
-from headrace.plan.cut import plan
+from headrace.plan.subtopologies import plan
 from headrace.query import Follower
-from headrace.runtime.task import Surroundings, Task
+from headrace.runtime.task import Task, TaskEnvironment
 from headrace.state.engine import MemoryEngine
-from headrace.web import Board, Server
+from headrace.web import ApplicationView, Server
 
 CONFIG = Config.of({"application.id": "bench"}, default_key_serde=serde.STRING)
 GOAL, GOAL_RATIO = 2_000, 20
@@ -70,11 +69,11 @@ class Host:
         planned = plan(graph)
         self.log = FileLog(str(folder / "log"), clean_every=None)
         self.log.create_topic("in", 1)
-        self.storage = Disk(folder / "checkpoint")
+        self.storage = DiskStorage(folder / "checkpoint")
         fingerprint = fingerprint_of(graph, planned, CONFIG, tasks={0: 1}, partitions={})
         self.coordinator = Coordinator.open(self.storage, self.log, "bench", fingerprint)
         self.task = Task(
-            TaskId(0, 0), graph, planned.stages[0].nodes, MemoryEngine(), Surroundings(CONFIG, {}), clock=0
+            TaskId(0, 0), graph, planned.stages[0].nodes, MemoryEngine(), TaskEnvironment(CONFIG, {}), clock=0
         )
 
     def run(self, keys: list[str]) -> None:
@@ -94,7 +93,7 @@ async def nothing(request: Request) -> Response:
 
 
 def serve(place: str, ports: Any) -> None:
-    with Server(Board(follower=Follower.open(place)), follow=0.1) as server:
+    with Server(ApplicationView(follower=Follower.open(place)), follow=0.1) as server:
         empty = Starlette(routes=[Route("/", nothing)])
         plain = uvicorn.Server(uvicorn.Config(empty, log_level="warning", access_log=False, lifespan="off"))
         listening = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)

@@ -27,11 +27,11 @@ from statistics import median
 from typing import Any
 from urllib.request import urlopen
 
-from headrace.commit.coordinator import Habits
-from headrace.commit.disk import Disk
-from headrace.commit.ledger import manifest_numbers
+from headrace.checkpoint.coordinator import CommitOptions
+from headrace.checkpoint.ledger import manifest_numbers
+from headrace.checkpoint.storage import DiskStorage
 from headrace.errors import StreamsError
-from headrace.log.filelog import FileLog
+from headrace.log.embedded.file_log import FileLog
 from headrace.log.protocol import Records
 from headrace.model.ids import TopicPartition
 from headrace.query import Follower
@@ -45,7 +45,7 @@ def app():
     words.group_by_key(key=serde.STRING, value=serde.STRING).count(store="counts")
     return Application("counting", builder.build(), "file:log", checkpoint="checkpoint", state_dir="state")
 """
-LEASE = Habits().lease / 1000  # seconds
+LEASE = CommitOptions().lease / 1000  # seconds
 RATE, PATIENCE = 200, 300.0  # records a second; seconds
 
 
@@ -57,7 +57,7 @@ class Place:
         (folder / "counting.py").write_text(PROGRAM)
         self.log = FileLog(folder / "log", clean_every=None)
         self.log.create_topic("words", 2)
-        self.follower, self.disk = Follower.open(folder / "checkpoint"), Disk(folder / "checkpoint")
+        self.follower, self.disk = Follower.open(folder / "checkpoint"), DiskStorage(folder / "checkpoint")
         self.processes: list[subprocess.Popen[bytes]] = []
 
     def start(self, *arguments: str) -> tuple[subprocess.Popen[bytes], Path]:

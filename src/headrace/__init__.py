@@ -2,10 +2,12 @@
 
 from headrace import serde
 from headrace.app import Application, read_store
+from headrace.clients.admin import Admin
+from headrace.clients.consumer import Consumer, ConsumerRecord
+from headrace.clients.producer import Producer
 from headrace.dsl.builder import StreamsBuilder
 from headrace.dsl.cogrouped import CogroupedKStream, WindowedCogroupedKStream
-from headrace.dsl.grouped import KGroupedStream
-from headrace.dsl.grouped_table import KGroupedTable
+from headrace.dsl.grouped import KGroupedStream, KGroupedTable
 from headrace.dsl.options import Buffer, EmitStrategy, Materialized, Suppressed
 from headrace.dsl.stream import KStream
 from headrace.dsl.table import GlobalKTable, KTable
@@ -19,13 +21,10 @@ from headrace.errors import (
     StreamsError,
     TopologyError,
 )
-from headrace.log.admin import Admin
-from headrace.log.consumer import Consumer, ConsumerRecord
-from headrace.log.producer import Producer
 from headrace.model import timestamps
-from headrace.model.daily import DailyWindows
 from headrace.model.record import FixedKeyRecord, Record, RecordMetadata, ValueAndTimestamp, VersionedRecord
 from headrace.model.windows import (
+    DailyWindows,
     JoinWindows,
     SessionWindows,
     SlidingWindows,
@@ -54,8 +53,7 @@ from headrace.query import (
     WindowKeyQuery,
     WindowRangeQuery,
 )
-from headrace.state.spec import StoreSpec
-from headrace.state.stores import Stores
+from headrace.state.spec import Stores, StoreSpec
 from headrace.topology.builder import Topology
 from headrace.topology.describe import TopologyDescription
 from headrace.topology.processor import FixedKeyProcessor, Processor, ProcessorContext, Punctuation

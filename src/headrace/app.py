@@ -11,22 +11,19 @@ from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
-from headrace.commit.errors import StageRerunError
-from headrace.commit.exporting import Export, Told, nobody
-from headrace.commit.steps import AtStep, unobserved
-from headrace.errors import StreamsError
+from headrace.checkpoint.changelog_export import Export, Told, no_progress
+from headrace.checkpoint.steps import AtStep, unobserved
+from headrace.errors import StageRerunError, StreamsError
 from headrace.model.ids import TaskId
-from headrace.query.flows import Flows
-from headrace.query.position import Position, QueryResult
-from headrace.query.queries import Query
-from headrace.query.samples import ShownRecord, shown
-from headrace.query.snapshot import view_of_last
+from headrace.query.metrics import Flows, streams_metrics
+from headrace.query.queries import Position, Query, QueryResult
+from headrace.query.rendering import ShownRecord, shown
 from headrace.query.status import Observation
-from headrace.query.streams_metrics import streams_metrics
-from headrace.spark.handing_over import write_changelogs
-from headrace.spark.life import QueryStoppedError, State, ended_by_signals
-from headrace.spark.setup import Setup, absolute, configuration, log_address, state_directory
-from headrace.spark.totals import Totals
+from headrace.query.views import view_of_last
+from headrace.spark.application_state import QueryStoppedError, State, ended_by_signals
+from headrace.spark.changelogs import write_changelogs
+from headrace.spark.job import Setup, absolute, configuration, log_address, state_directory
+from headrace.spark.stats import ApplicationStats
 from headrace.topology.builder import Topology
 
 if TYPE_CHECKING:
@@ -80,7 +77,9 @@ class Application:
         self._watcher: threading.Thread | None = None
         self._failed: Exception | None = None
         self._paused = False
-        self._totals = Totals(Flows(topology.graph(), application_id), settings.errors_dead_letter_queue_topic_name)
+        self._totals = ApplicationStats(
+            Flows(topology.graph(), application_id), settings.errors_dead_letter_queue_topic_name
+        )
 
     # ------------------------------------------------------------------------------------------- starting, stopping
     def start(self) -> None:
@@ -255,7 +254,7 @@ class Application:
             raise StreamsError(f"{self.application_id} is {self._state}: stop it before its local state is removed")
         shutil.rmtree(Path(self.setup.state_dir) / self.application_id, ignore_errors=True)
 
-    def write_changelogs(self, *, dry_run: bool = False, told: Told = nobody) -> list[Export]:
+    def write_changelogs(self, *, dry_run: bool = False, told: Told = no_progress) -> list[Export]:
         """Writes the state to where Kafka Streams looks for it, so that a Java application can go on; stop it first."""
         return write_changelogs(self.setup, dry_run=dry_run, told=told)
 
@@ -295,6 +294,6 @@ def read_store(spark: Any, checkpoint: str | Path, store: str, batch: int | None
 
     `options` are the topology, where serdes are not Headrace's own, and its config.
     """
-    from headrace.spark.tables import read_store as read  # noqa: PLC0415
+    from headrace.spark.store_frames import read_store as read  # noqa: PLC0415
 
     return read(spark, checkpoint, store, batch, **options)

@@ -1,15 +1,41 @@
-"""Every error that Headrace raises on purpose.
+"""Every error that Headrace raises on purpose, as one tree.
 
 StreamsError
-├── TopologyError             a topology that cannot be: bad names, unknown parents, topics read twice
-├── ConfigError               a setting that cannot be understood
-├── InvalidStateStoreError    a store that is missing, closed or of another kind
-├── StateCorruptedError       bytes on disk that are not what was written
-├── SerializationError        a key or value that a serde refuses
-└── ProcessingError           what a user function raised while a record was processed
+├── TopologyError                    a topology with bad names, unknown parents, or a topic that is read twice
+├── ConfigError                      a setting with a value that is not valid; also a ValueError
+├── SerializationError               a key or value that a serde rejects
+├── ProcessingError                  a user function raised while it processed a record
+├── InvalidStateStoreError           a store is missing, closed or of another kind
+│   ├── UnknownStoreError            the topology has no store of this name
+│   ├── StoreNotReadyError           the checkpoint has no batch yet
+│   └── UnsuitableQueryError         a store of this kind cannot answer the query
+├── PositionNotReachedError          the answer would be older than the position that was asked for
+├── BatchNotKeptError                the batch that was asked for is not kept, or has not happened
+├── StateCorruptedError              bytes on disk differ from what was written
+│   └── CheckpointCorruptedError     a file of a checkpoint is damaged or missing
+├── CheckpointMismatchError          the checkpoint belongs to another application, topology, topic or log
+├── AlreadyRunningError              another instance runs on the same checkpoint
+├── FencedError                      another instance took over the checkpoint
+├── StageRerunError                  Spark ran part of a stage again: the receipts do not belong together
+├── StorageError                     the checkpoint's storage is full, forbidden, gone, or does not answer
+│   └── MissingFileError             a file of the checkpoint does not exist
+├── UnknownTopicError                the log has no such topic or partition
+├── TopicExistsError                 the topic exists already
+├── UnknownGroupError                the log has no such consumer group
+├── GroupInUseError                  the group has live members, which do not allow the change
+├── OffsetOutOfRangeError            the offset was removed, or is not written yet
+├── RecordTooLargeError              a record exceeds the topic's max.message.bytes
+├── ProducerFencedError              another producer, delivery or group member took over
+├── LogCorruptedError                bytes of the embedded log differ from what was written
+├── LogUnavailableError              the log cannot be opened or written
+└── LogBusyError                     other processes held the log for too long
 """
 
 from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from headrace.model.ids import TopicPartition
 
 
 class StreamsError(Exception):
@@ -40,3 +66,156 @@ class SerializationError(StreamsError):
 
 class ProcessingError(StreamsError):
     """What a user function raised while a record was processed; the original is its `__cause__`."""
+
+
+class StorageError(StreamsError):
+    """A place that cannot be read or written: full, forbidden, gone, not answering."""
+
+
+class MissingFileError(StorageError):
+    """A file that is not there."""
+
+    def __init__(self, name: str, where: str) -> None:
+        super().__init__(f"there is no file {name} in {where}")
+        self.name, self.where = name, where
+
+
+class CheckpointCorruptedError(StateCorruptedError):
+    """Bytes of a checkpoint that are not what was written, or are missing."""
+
+    def __init__(self, message: str, *, file: str) -> None:
+        super().__init__(message)
+        self.file = file
+
+
+class CheckpointMismatchError(StreamsError):
+    """A checkpoint of another application, another topology, other topics or another log."""
+
+    def __init__(self, message: str, *, differences: Sequence[str] = ()) -> None:
+        super().__init__(message)
+        self.differences = tuple(differences)
+
+
+class AlreadyRunningError(StreamsError):
+    """Another instance is running on the same checkpoint; it works when that one has stopped."""
+
+    retriable = True
+
+
+class FencedError(StreamsError):
+    """Another instance took over; this one must stop."""
+
+
+class StageRerunError(StreamsError):
+    """Receipts of attempts that did not see each other; the batch has to run again."""
+
+    retriable = True
+
+
+class UnknownTopicError(StreamsError):
+    """A topic or partition that is not there."""
+
+
+class TopicExistsError(StreamsError):
+    """A topic that is there already."""
+
+
+class UnknownGroupError(StreamsError):
+    """A consumer group that is not there."""
+
+
+class GroupInUseError(StreamsError):
+    """What living members of a group do not allow; it works when they have left."""
+
+    retriable = True
+
+
+class OffsetOutOfRangeError(StreamsError):
+    """An offset that was removed, or is yet to come."""
+
+    def __init__(self, message: str, *, at: TopicPartition | None = None, earliest: int = 0, end: int = 0) -> None:
+        super().__init__(message)
+        self.at, self.earliest, self.end = at, earliest, end
+
+
+class RecordTooLargeError(StreamsError):
+    """A record over the topic's max.message.bytes."""
+
+
+class ProducerFencedError(StreamsError):
+    """Somebody else took over: a producer's sequence, a delivery's number, a member's partitions."""
+
+
+class LogCorruptedError(StreamsError):
+    """Bytes on disk that are not what was written; where it is known, at which offsets and in which file."""
+
+    def __init__(
+        self, message: str, *, at: TopicPartition | None = None, offsets: range | None = None, file: str | None = None
+    ) -> None:
+        super().__init__(message)
+        self.at, self.offsets, self.file = at, offsets, file
+
+
+class LogUnavailableError(StreamsError):
+    """A log that cannot be opened or written."""
+
+
+class LogBusyError(StreamsError):
+    """A log that others kept for too long; whether the last append was stored is not known."""
+
+    retriable = True
+
+
+class UnknownStoreError(InvalidStateStoreError):
+    """A store that the topology does not have."""
+
+    def __init__(self, store: str, known: Iterable[str]) -> None:
+        super().__init__(f"there is no store {store!r} (there is: {', '.join(sorted(known)) or 'none'})")
+        self.store = store
+
+
+class StoreNotReadyError(InvalidStateStoreError):
+    """A checkpoint without a batch, yet."""
+
+    retriable = True
+
+
+class UnsuitableQueryError(InvalidStateStoreError):
+    """A question that a store of this kind, or this store, cannot answer."""
+
+
+class PositionNotReachedError(StreamsError):
+    """An answer that would be older than the one asked for; it works when the batch is committed and read."""
+
+    retriable = True
+
+    def __init__(self, wanted: object, reached: object) -> None:
+        super().__init__(f"the answer would be as of {reached}, and {wanted} is not reached yet: ask again")
+        self.wanted, self.reached = wanted, reached
+
+
+class BatchNotKeptError(StreamsError):
+    """An answer as of a batch that is not kept, or has not happened."""
+
+    def __init__(self, batch: int, last: int) -> None:
+        why = "it has not happened yet" if batch > last else "it is not kept any more"
+        super().__init__(f"there is no answer as of batch {batch}: {why}. The last batch is {last}")
+        self.batch, self.last = batch, last
+
+
+_KINDS: dict[str, type[StreamsError]] = {
+    kind.__name__: kind
+    for kind in (
+        UnknownStoreError, StoreNotReadyError, UnsuitableQueryError, PositionNotReachedError, BatchNotKeptError,
+    )
+}  # fmt: skip
+
+
+def failure_named(kind: str, message: str) -> StreamsError | None:
+    """A failure that was met elsewhere, by the name of its kind; of its fields only the message is known.
+
+    >>> failure_named("StoreNotReadyError", "there is no batch yet")
+    StoreNotReadyError('there is no batch yet')
+    """
+    found = _KINDS.get(kind)
+    return None if found is None else found.__new__(found, message)

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from headrace.cli.main import exit_code
-from headrace.log import Consumer, ConsumerRecord
+from headrace.clients import Consumer, ConsumerRecord
 
 ENVIRONMENT = {name: value for name, value in os.environ.items() if not name.startswith("HEADRACE_")}
 

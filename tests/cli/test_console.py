@@ -6,11 +6,12 @@ import signal
 import pytest
 
 from headrace import serde
-from headrace.cli.forms import FORMS, form_of
-from headrace.cli.lines import LineReader
+from headrace.cli.consume import LineWriter
 from headrace.cli.printing import Failed, WrongUsage
-from headrace.cli.records import LineWriter
-from headrace.log import ConsumerRecord, Producer, open_log
+from headrace.cli.produce import LineReader
+from headrace.cli.text_formats import FORMS, form_of
+from headrace.clients import ConsumerRecord, Producer
+from headrace.log import open_log
 from headrace.log.protocol import Records
 from headrace.model.ids import TopicPartition
 from tests.cli.commands import records, started

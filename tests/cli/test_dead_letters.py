@@ -5,13 +5,13 @@ import json
 import pytest
 
 from headrace import StreamsBuilder, serde
-from headrace.commit.disk import Disk
+from headrace.checkpoint.storage import DiskStorage
 from headrace.log import open_log
 from headrace.log.protocol import Records
 from headrace.model.ids import TopicPartition
 from headrace.testing import TopologyTestDriver
-from tests.commit.cluster import Cluster, Ground
-from tests.commit.programs import TEXTS, Program
+from tests.checkpoint.cluster import Cluster, Ground
+from tests.checkpoint.programs import TEXTS, Program
 
 DEAD = TopicPartition("dead", 0)
 
@@ -137,7 +137,7 @@ def counted():
 
 def test_drops_are_shown_by_reason(headrace, tmp_path):
     program = Program(counted, {"lines": [("a", "x"), ("a", None), ("b", None)]})
-    cluster = Cluster(Ground(log=program.log(), storage=Disk(tmp_path / "checkpoint")), program)
+    cluster = Cluster(Ground(log=program.log(), storage=DiskStorage(tmp_path / "checkpoint")), program)
     cluster.run()
     cluster.close()
     outcome = headrace("drops", "--checkpoint", tmp_path / "checkpoint", "--json")

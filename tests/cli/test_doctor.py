@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from headrace.cli import checks
-from headrace.spark.java import install_java
+from headrace.spark.session import install_java
 
 DEBIAN_12 = 'ID=debian\nVERSION_ID="12"'
 

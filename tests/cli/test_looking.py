@@ -10,19 +10,19 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from headrace.cli.looking import register
-from headrace.commit.disk import Disk
+from headrace.checkpoint.storage import DiskStorage
+from headrace.cli.status import register
 from headrace.query import Follower
 from headrace.query.client import Client
 from tests.query.programs import SHOWN, THREE, started
 
-SERVE = "import typer; from headrace.cli.looking import register; app = typer.Typer(); register(app); app()"
+SERVE = "import typer; from headrace.cli.status import register; app = typer.Typer(); register(app); app()"
 
 
 @pytest.fixture(scope="module")
 def checkpoint(tmp_path_factory):
     place = tmp_path_factory.mktemp("looking") / "checkpoint"
-    cluster = started(THREE, storage=Disk(place), limit=4)
+    cluster = started(THREE, storage=DiskStorage(place), limit=4)
     cluster.run()
     cluster.close()
     return place

@@ -7,19 +7,19 @@ from functools import partial
 
 import pytest
 
-from headrace.cli.anew import begin_anew, global_topics, read_checkpoint
-from headrace.commit import Fingerprint, open_storage
-from headrace.commit.errors import FencedError
-from headrace.commit.fingerprint import GroupShape
-from headrace.commit.ledger import Ledger, manifest_numbers
-from headrace.commit.owner import Ownership, this_process
-from headrace.commit.steps import DELIVERY
+from headrace.checkpoint import Fingerprint, open_storage
+from headrace.checkpoint.fingerprint import GroupShape
+from headrace.checkpoint.ledger import Ledger, manifest_numbers
+from headrace.checkpoint.ownership import Ownership, this_process
+from headrace.checkpoint.steps import DELIVERY
+from headrace.cli.reset import begin_anew, global_topics, read_checkpoint
+from headrace.errors import FencedError
 from headrace.log import open_log
 from headrace.log.protocol import Records
 from headrace.model.clock import SystemClock
 from headrace.model.ids import TopicPartition
-from tests.commit.cluster import Cluster, Ground, Killed, Killer, outputs
-from tests.commit.programs import TAGS, WORDS
+from tests.checkpoint.cluster import Cluster, Ground, Killed, Killer, outputs
+from tests.checkpoint.programs import TAGS, WORDS
 
 LINES = TopicPartition("lines", 0)
 

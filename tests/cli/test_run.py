@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from headrace import serde
-from headrace.log import Producer, open_log
+from headrace.clients import Producer
+from headrace.log import open_log
 from tests.cli.commands import finished, records, started
 
 SHOP = """

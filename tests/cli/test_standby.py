@@ -8,13 +8,13 @@ from contextlib import nullcontext
 import pytest
 
 from headrace import Application
+from headrace.checkpoint.ownership import Holder, Ownership
+from headrace.checkpoint.storage import ObjectStorage
 from headrace.cli.standby import stand_by
-from headrace.commit.errors import AlreadyRunningError
-from headrace.commit.objects import Objects
-from headrace.commit.owner import Holder, Ownership
+from headrace.errors import AlreadyRunningError
 from headrace.model.clock import ManualClock
 from headrace.query import Follower
-from headrace.query.standing_by import Watcher, is_held, wait_for_turn
+from headrace.query.standby import Watcher, is_held, wait_for_turn
 from tests.query.programs import every_kind, finished
 
 ONE, OTHER = Holder("here", "machine", 1, "10"), Holder("here", "machine", 2, "20")
@@ -26,7 +26,7 @@ def running(storage, clock):
 
 @pytest.fixture
 def storage():
-    return Objects.at("memory:///", {})
+    return ObjectStorage.at("memory:///", {})
 
 
 def test_a_checkpoint_is_free_before_the_first_instance_and_after_it_was_released(storage):

@@ -4,7 +4,8 @@ import json
 
 import pytest
 
-from headrace.log import Consumer, open_log
+from headrace.clients import Consumer
+from headrace.log import open_log
 from headrace.log.protocol import Records
 from headrace.model.ids import TopicPartition
 

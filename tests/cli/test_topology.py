@@ -7,8 +7,8 @@ from xml.etree import ElementTree as ET
 import pytest
 
 from headrace import Stores, StreamsBuilder, Topology, serde
-from headrace.topology.layout import lay_out
-from headrace.topology.picture import picture
+from headrace.topology.drawing.layout import lay_out
+from headrace.topology.drawing.svg import picture
 
 MODULE = """
 from headrace import Application, StreamsBuilder, serde

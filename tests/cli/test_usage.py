@@ -6,8 +6,8 @@ from importlib.metadata import version
 import pytest
 from typer.testing import CliRunner
 
+from headrace.cli.demo import names
 from headrace.cli.main import app
-from headrace.cli.programs import names
 
 COMMANDS = [
     "run", "demo", "topology", "topics", "produce", "consume", "groups", "reset", "doctor", "config",

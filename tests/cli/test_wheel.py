@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from headrace.cli.programs import names
+from headrace.cli.demo import names
 from tests.cli.commands import finished
 
 ROOT = Path(__file__).parent.parent.parent

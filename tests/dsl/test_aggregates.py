@@ -16,7 +16,7 @@ from headrace import (
 )
 from headrace.state.spec import KeyValueKind, SessionKind, StoreSpec, VersionedKind, WindowKind
 from headrace.topology import nodes as n
-from headrace.topology.serdes import SessionWindowedOf, WindowedOf
+from headrace.topology.nodes import SessionWindowedOf, WindowedOf
 from tests.dsl.graphs import graph_of, names, node, nodes
 
 LONGEST = 2**63 - 1

@@ -6,7 +6,7 @@ from headrace import Buffer, Materialized, Stores, StreamsBuilder, Suppressed, T
 from headrace.state.spec import BufferKind, KeyValueKind, StoreSpec, SubscriptionKind, VersionedKind
 from headrace.topology import nodes as n
 from headrace.topology.graph import InternalTopic
-from headrace.topology.serdes import ChangeOf, ResponseOf, SubscriptionOf
+from headrace.topology.nodes import ChangeOf, ResponseOf, SubscriptionOf
 from tests.dsl.graphs import by_name, graph_of, names, node, nodes
 
 

@@ -18,10 +18,10 @@ from typing import Any, Protocol
 
 import msgspec
 
-from headrace.commit import MemoryHome, open_storage, read_ledger, restore
-from headrace.commit.chain import read_delta
-from headrace.commit.ledger import manifest_numbers
-from headrace.log.filelog import FileLog
+from headrace.checkpoint import MemoryEngines, open_storage, read_ledger, restore
+from headrace.checkpoint.delta_files import read_delta
+from headrace.checkpoint.ledger import manifest_numbers
+from headrace.log.embedded.file_log import FileLog
 from headrace.log.open import open_log
 from headrace.log.protocol import Log
 from headrace.model.ids import TaskId, TopicPartition
@@ -105,7 +105,7 @@ class Ground:
         found: dict[TaskId, list[tuple[bytes, bytes]]] = {}
         for task, standing in sorted(ledger.tasks.items()):
             load = partial(read_delta, storage, task)
-            engine = restore(MemoryHome(), standing.version, lambda chain=standing.chain: chain, load).engine
+            engine = restore(MemoryEngines(), standing.version, lambda chain=standing.chain: chain, load).engine
             found[task] = list(engine.scan(b"", None))
         return found
 

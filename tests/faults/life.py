@@ -14,9 +14,9 @@ import msgspec
 from pyspark import SparkContext
 
 from headrace.app import Application
-from headrace.commit.errors import AlreadyRunningError
-from headrace.commit.steps import AtStep, step
-from headrace.log.kafka import line
+from headrace.checkpoint.steps import AtStep, step
+from headrace.errors import AlreadyRunningError
+from headrace.log.kafka import transaction
 from headrace.spark.session import session
 from tests.faults import programs
 from tests.faults.killing import TRANSACTION, Kill, Killer
@@ -89,8 +89,8 @@ class Told:
 
 def tell_of_transactions(at_step: AtStep) -> None:
     """What is killed may be in the middle of a delivery to Kafka."""
-    make = line.make
-    line.make = lambda *given: Told(make(*given), at_step)
+    make = transaction.make
+    transaction.make = lambda *given: Told(make(*given), at_step)
 
 
 def start(app: Application, patient: bool) -> None:

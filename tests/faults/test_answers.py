@@ -11,8 +11,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from headrace.commit.steps import MANIFEST
-from headrace.log.filelog import FileLog
+from headrace.checkpoint.steps import MANIFEST
+from headrace.log.embedded.file_log import FileLog
 from headrace.log.protocol import Records
 from headrace.model.ids import TopicPartition
 from headrace.model.partitioner import partition_of

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from headrace.commit import Habits, Storage, open_storage
+from headrace.checkpoint import CommitOptions, Storage, open_storage
 from headrace.model.ids import TopicPartition
-from tests.commit.cluster import Cluster, Ground
-from tests.commit.memory_log import MemoryLog
-from tests.commit.programs import Program, count_words
+from tests.checkpoint.cluster import Cluster, Ground
+from tests.checkpoint.memory_log import MemoryLog
+from tests.checkpoint.programs import Program, count_words
 from tests.faults.programs import line
 
 BATCHES, PART = 2000, 200
@@ -60,7 +60,7 @@ def test_neither_files_nor_work_grow_with_the_number_of_batches(inline, tmp_path
     storage = Counted(open_storage(tmp_path / "checkpoint"))
     ground = Ground(log=log, storage=storage, state=tmp_path / "state")
     cluster = Cluster(
-        ground, Program(count_words, {}), limit=1, inline=inline, habits=Habits(background=False, overlap=0)
+        ground, Program(count_words, {}), limit=1, inline=inline, habits=CommitOptions(background=False, overlap=0)
     )
     work, sizes, live = list[Counter[str]](), list[tuple[int, int]](), list[int]()
     for _ in range(BATCHES // PART):

@@ -7,7 +7,7 @@ import signal
 
 import pytest
 
-from headrace.commit.steps import MANIFEST
+from headrace.checkpoint.steps import MANIFEST
 from tests.faults.killing import HANG, Kill
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]

@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 
-from headrace.commit.steps import BATCH, DELIVERY, DELTA_WRITTEN, MARKER, MERGE, PURGE, RECEIPT, SHARE, TASK_RUN
+from headrace.checkpoint.steps import BATCH, DELIVERY, DELTA_WRITTEN, MARKER, MERGE, PURGE, RECEIPT, SHARE, TASK_RUN
 from headrace.log.kafka import KafkaLog
 from headrace.model.ids import TopicPartition
 from headrace.testing import KafkaBroker

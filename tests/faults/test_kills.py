@@ -9,7 +9,7 @@ from pathlib import Path
 import pyspark
 import pytest
 
-from headrace.commit.steps import (
+from headrace.checkpoint.steps import (
     BATCH,
     DELIVERY,
     DELTA_WRITTEN,

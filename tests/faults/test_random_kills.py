@@ -9,7 +9,7 @@ from itertools import pairwise
 
 import pytest
 
-from headrace.commit.steps import BATCH, DELIVERY, DELTA_WRITTEN, MARKER, MERGE, PURGE, RECEIPT, TASK_RUN
+from headrace.checkpoint.steps import BATCH, DELIVERY, DELTA_WRITTEN, MARKER, MERGE, PURGE, RECEIPT, TASK_RUN
 from tests.faults.ground import Ground, by_key
 from tests.faults.killing import DRIVER, HOME, WORKERS, Kill
 from tests.faults.programs import line

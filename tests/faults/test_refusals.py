@@ -14,15 +14,13 @@ from pathlib import Path
 import pytest
 
 from headrace.app import Application
-from headrace.commit import open_storage
-from headrace.commit.errors import CheckpointMismatchError, StorageError
-from headrace.errors import StreamsError
-from headrace.log.errors import LogUnavailableError
+from headrace.checkpoint import open_storage
+from headrace.errors import CheckpointMismatchError, LogUnavailableError, StorageError, StreamsError
 from headrace.log.protocol import Records
 from headrace.model.ids import TopicPartition
-from tests.commit.cluster import Ground as InProcess
-from tests.commit.cluster import outputs, run_to_end
-from tests.commit.programs import WORDS
+from tests.checkpoint.cluster import Ground as InProcess
+from tests.checkpoint.cluster import outputs, run_to_end
+from tests.checkpoint.programs import WORDS
 from tests.faults.ground import Ground
 from tests.faults.programs import count_words
 from tests.log.harness import chunk_files, flip, seeded

@@ -11,17 +11,17 @@ from collections.abc import Iterator
 
 import pytest
 
-from headrace.commit import Fingerprint, open_storage
-from headrace.commit.coordinator import Coordinator, World
-from headrace.commit.errors import AlreadyRunningError, FencedError, StorageError
-from headrace.commit.owner import Holder, Ownership
-from headrace.commit.steps import BATCH, DELIVERY, DELTA_WRITTEN, MANIFEST
+from headrace.checkpoint import Fingerprint, open_storage
+from headrace.checkpoint.coordinator import CommitHooks, Coordinator
+from headrace.checkpoint.ownership import Holder, Ownership
+from headrace.checkpoint.steps import BATCH, DELIVERY, DELTA_WRITTEN, MANIFEST
+from headrace.errors import AlreadyRunningError, FencedError, StorageError
 from headrace.model.clock import ManualClock, SystemClock
-from tests.commit.cluster import Ground as InProcess
-from tests.commit.cluster import Killer, outputs, run_to_end
-from tests.commit.memory_log import MemoryLog
-from tests.commit.programs import WORDS
-from tests.commit.test_storage import (  # noqa: F401 - the contract, here on S3
+from tests.checkpoint.cluster import Ground as InProcess
+from tests.checkpoint.cluster import Killer, outputs, run_to_end
+from tests.checkpoint.memory_log import MemoryLog
+from tests.checkpoint.programs import WORDS
+from tests.checkpoint.test_storage import (  # noqa: F401 - the contract, here on S3
     test_a_file_is_deleted_if_it_is_there,
     test_a_file_is_made_once,
     test_a_file_that_is_not_there_is_named,
@@ -118,7 +118,7 @@ def test_of_two_owners_that_commit_the_same_batch_one_is_fenced(server):
     place, clock, log = place_on(server), ManualClock(), MemoryLog()
 
     def opened(number: int) -> Coordinator:
-        world = World(clock=clock, me=Holder("h", "m", number, "t"), gone=lambda holder, me: False)
+        world = CommitHooks(clock=clock, me=Holder("h", "m", number, "t"), gone=lambda holder, me: False)
         return Coordinator.open(open_storage(place), log, "app", Fingerprint((), (), {}), world=world)
 
     first = opened(1)

@@ -14,11 +14,11 @@ import pytest
 
 from headrace import Topology, serde
 from headrace.app import Application
-from headrace.log.admin import Admin
-from headrace.log.consumer import Consumer
-from headrace.log.producer import Producer
+from headrace.clients.admin import Admin
+from headrace.clients.consumer import Consumer
+from headrace.clients.producer import Producer
 from headrace.serde import Serde
-from headrace.testing.jars import STREAMS, kafka_jars
+from headrace.testing.kafka_jars import STREAMS, kafka_jars
 
 SOURCE = Path(__file__).parent / "java" / "Programs.java"
 # Short-lived and beside a broker and Spark, on few cores.

@@ -11,9 +11,9 @@ from typing import Any, Self
 from uuid import uuid4
 
 from headrace.errors import StreamsError
-from headrace.log.configs import checked_name
+from headrace.log.embedded.topics import checked_name
 from headrace.log.kafka import KafkaLog
-from headrace.log.kafka.members import Members
+from headrace.log.kafka.consumer_groups import Members
 from headrace.log.protocol import Chunk, Extent, Group, Item, Membership, Stamp, Topic
 from headrace.model.clock import ManualClock
 from headrace.model.ids import TopicPartition

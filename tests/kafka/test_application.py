@@ -9,9 +9,9 @@ import pytest
 from examples import word_count
 from headrace import serde
 from headrace.app import Application
-from headrace.log.admin import Admin
-from headrace.log.consumer import Consumer
-from headrace.log.producer import Producer
+from headrace.clients.admin import Admin
+from headrace.clients.consumer import Consumer
+from headrace.clients.producer import Producer
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark]
 LINES = ["all streams lead to kafka", "hello kafka streams", "join the kafka summit"]

@@ -10,10 +10,9 @@ from typing import Any
 import confluent_kafka
 import pytest
 
-from headrace.errors import StreamsError
-from headrace.log.consumer import Consumer
-from headrace.log.errors import FencedError, LogUnavailableError
-from headrace.log.kafka import KafkaLog, line
+from headrace.clients.consumer import Consumer
+from headrace.errors import LogUnavailableError, ProducerFencedError, StreamsError
+from headrace.log.kafka import KafkaLog, transaction
 from headrace.log.protocol import Records
 from headrace.model.ids import TopicPartition
 from headrace.testing import KafkaBroker
@@ -61,13 +60,13 @@ class Hooked:
 
 def hook(monkeypatch: pytest.MonkeyPatch, around: Callable[[Callable[[], None]], None]) -> None:
     """The next producer for deliveries is hooked; those after it are as usual."""
-    make, is_first = line.make, iter((True,))
+    make, is_first = transaction.make, iter((True,))
 
     def hooked(*given: Any) -> Any:
         producer = make(*given)
         return Hooked(producer, around) if next(is_first, False) else producer
 
-    monkeypatch.setattr(line, "make", hooked)
+    monkeypatch.setattr(transaction, "make", hooked)
 
 
 def items(name: str, number: int) -> list[tuple[TopicPartition, Records]]:
@@ -111,7 +110,7 @@ def test_a_broker_that_dies_while_a_batch_is_delivered(
             commit()
         broker.kill()
         broker.restart()
-        raise line.kafka.KafkaException(line.kafka.KafkaError(line.kafka.KafkaError._TIMED_OUT))
+        raise transaction.kafka.KafkaException(transaction.kafka.KafkaError(transaction.kafka.KafkaError._TIMED_OUT))
 
     hook(monkeypatch, around)
     for number in range(3):
@@ -177,13 +176,13 @@ def test_a_transaction_that_had_to_be_aborted_for_a_reason_that_passes_is_done_a
     broker: KafkaBroker, log: KafkaLog, case: str, monkeypatch
 ):
     log.deliver(case, 0, items(case, 0))
-    answers = iter([None, line.kafka.KafkaError.NOT_ENOUGH_REPLICAS])
+    answers = iter([None, transaction.kafka.KafkaError.NOT_ENOUGH_REPLICAS])
 
     def around(commit: Callable[[], None]) -> None:
         code = next(answers, None)
         if code is None:
             return commit()
-        raise line.kafka.KafkaException(line.kafka.KafkaError(code, "too few", False, False, True))
+        raise transaction.kafka.KafkaException(transaction.kafka.KafkaError(code, "too few", False, False, True))
 
     hook(monkeypatch, around)
     with KafkaLog(broker.address, QUICK) as second:
@@ -217,7 +216,7 @@ def test_of_two_instances_the_first_is_fenced(broker: KafkaBroker, log: KafkaLog
     with KafkaLog(broker.address, QUICK) as second:
         second.deliver(case, 1, items(case, 1))
         for _ in range(2):
-            with pytest.raises(FencedError, match="another instance"):
+            with pytest.raises(ProducerFencedError, match="another instance"):
                 log.deliver(case, 1, items(case, 1))
         second.deliver(case, 2, items(case, 2))
         check(second, case, 3)
@@ -233,7 +232,7 @@ def test_an_instance_that_is_taken_over_in_the_middle_of_a_commit(
             commit()
 
         hook(monkeypatch, around)
-        with pytest.raises(FencedError, match="another instance"):
+        with pytest.raises(ProducerFencedError, match="another instance"):
             log.deliver(case, 0, items(case, 0))
         second.deliver(case, 1, items(case, 1))
         check(second, case, 2)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from headrace.log.errors import LogUnavailableError, RecordTooLargeError
+from headrace.errors import LogUnavailableError, RecordTooLargeError
 from headrace.log.kafka import KafkaLog
 from headrace.log.protocol import Records
 from headrace.model.ids import TopicPartition

@@ -14,11 +14,10 @@ import pytest
 
 from headrace import JoinWindows, Materialized, SessionWindows, StreamsBuilder, TimeWindows, Topology, serde
 from headrace.app import Application
+from headrace.checkpoint.steps import MANIFEST, unobserved
 from headrace.cli.main import exit_code
-from headrace.commit.errors import AlreadyRunningError
-from headrace.commit.steps import MANIFEST, unobserved
-from headrace.errors import StreamsError
-from headrace.log.admin import Admin
+from headrace.clients.admin import Admin
+from headrace.errors import AlreadyRunningError, StreamsError
 from headrace.serde import Serde
 from headrace.testing import TopologyTestDriver
 from tests.kafka.java_programs import application, create, records, running, send

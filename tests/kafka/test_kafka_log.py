@@ -9,8 +9,7 @@ from typing import Any
 
 import pytest
 
-from headrace.errors import ConfigError
-from headrace.log.errors import LogUnavailableError, OffsetOutOfRangeError
+from headrace.errors import ConfigError, LogUnavailableError, OffsetOutOfRangeError
 from headrace.log.kafka import KafkaLog
 from headrace.log.kafka.clients import kafka
 from headrace.log.open import open_log

@@ -12,9 +12,9 @@ import pytest
 
 from headrace import StreamsBuilder, Topology, serde
 from headrace.app import Application
-from headrace.commit import open_storage
-from headrace.commit.ledger import manifest_numbers
-from headrace.log.errors import RecordTooLargeError
+from headrace.checkpoint import open_storage
+from headrace.checkpoint.ledger import manifest_numbers
+from headrace.errors import RecordTooLargeError
 from headrace.log.open import open_log
 from headrace.log.protocol import Log, Records
 from headrace.model.ids import TopicPartition

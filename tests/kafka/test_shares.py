@@ -9,8 +9,8 @@ from uuid import uuid4
 
 import pytest
 
-from headrace.log.errors import FencedError, LogBusyError, LogUnavailableError, RecordTooLargeError
-from headrace.log.kafka import KafkaLog, line
+from headrace.errors import LogBusyError, LogUnavailableError, ProducerFencedError, RecordTooLargeError
+from headrace.log.kafka import KafkaLog, transaction
 from headrace.log.protocol import Records, Share
 from headrace.model.ids import TopicPartition
 from headrace.testing import KafkaBroker
@@ -105,7 +105,7 @@ def test_a_share_that_sleeps_in_its_commit_while_the_driver_is_followed_commits_
     zombie = logs()
     with pytest.raises(LogBusyError, match="taken up anew elsewhere"):
         zombie.deliver_share(case, Share(1, 0, name), items(case, 1, 0, 2))
-    with pytest.raises(FencedError, match="another instance of the application"):
+    with pytest.raises(ProducerFencedError, match="another instance of the application"):
         zombie.deliver_share(case, Share(1, 0, name), items(case, 1, 0, 2))
     second.deliver(case, 2, items(case, 2))
     check(second, case, 3)
@@ -114,7 +114,7 @@ def test_a_share_that_sleeps_in_its_commit_while_the_driver_is_followed_commits_
 def test_a_share_that_begins_after_the_driver_was_followed_is_refused(logs: Logs, case: str):
     name, second = shared_out(logs(), case, 1), logs()
     new = shared_out(second, case, 1)
-    with pytest.raises(FencedError, match="another instance of the application"):
+    with pytest.raises(ProducerFencedError, match="another instance of the application"):
         logs().deliver_share(case, Share(1, 0, name), items(case, 1, 0, 2))
     for i in range(2):
         logs().deliver_share(case, Share(1, i, new), items(case, 1, i, i + 2))
@@ -159,7 +159,9 @@ def test_what_became_of_a_share_is_read_back_if_the_answer_is_lost(
         if is_committed or not is_lost:
             commit()
         if is_lost:
-            raise line.kafka.KafkaException(line.kafka.KafkaError(line.kafka.KafkaError._TIMED_OUT))
+            raise transaction.kafka.KafkaException(
+                transaction.kafka.KafkaError(transaction.kafka.KafkaError._TIMED_OUT)
+            )
 
     commits = count()
     hook(monkeypatch, around)

@@ -11,8 +11,7 @@ import confluent_kafka
 import pytest
 
 from headrace import Admin, StreamsBuilder, Topology, serde
-from headrace.errors import SerializationError, StreamsError
-from headrace.log.errors import LogUnavailableError, OffsetOutOfRangeError
+from headrace.errors import LogUnavailableError, OffsetOutOfRangeError, SerializationError, StreamsError
 from headrace.log.kafka import KafkaLog
 from headrace.log.protocol import Records
 from headrace.model.ids import TopicPartition

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from headrace.log.filelog import FileLog
+from headrace.log.embedded.file_log import FileLog
 from headrace.log.protocol import Log
 from headrace.model.clock import ManualClock
 from tests.kafka.fixtures import broker_address, warm

@@ -9,7 +9,7 @@ from pathlib import Path
 from random import Random
 from typing import TypeVar
 
-from headrace.log.filelog import FileLog
+from headrace.log.embedded.file_log import FileLog
 from headrace.log.protocol import Log, LogRow, Records
 from headrace.model.clock import ManualClock
 from headrace.model.ids import TopicPartition

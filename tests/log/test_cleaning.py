@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from headrace.log import parcels, upkeep
-from headrace.log.errors import FencedError
-from headrace.log.filelog import FileLog
+from headrace.errors import ProducerFencedError
+from headrace.log.embedded import append, cleaner
+from headrace.log.embedded.file_log import FileLog
 from headrace.log.protocol import Extent, Stamp
 from headrace.model.clock import ManualClock
 from tests.log.harness import NOW, A, chunk_files, file_log, pairs, records, rows, seeded, values
@@ -96,7 +96,7 @@ def test_files_and_pages_are_given_back(embedded: FileLog, directory: Path):
 
 
 def test_a_deleted_topic_leaves_nothing_behind(embedded: FileLog, monkeypatch: pytest.MonkeyPatch, directory: Path):
-    monkeypatch.setattr(parcels, "LARGE", 100)
+    monkeypatch.setattr(append, "LARGE", 100)
     for i in range(300):
         embedded.append([(A, records(seeded(i).randbytes(i)))])
     assert chunk_files(directory)
@@ -107,7 +107,7 @@ def test_a_deleted_topic_leaves_nothing_behind(embedded: FileLog, monkeypatch: p
 def test_files_that_nobody_names_go_when_they_are_old(
     embedded: FileLog, directory: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(parcels, "LARGE", 100)
+    monkeypatch.setattr(append, "LARGE", 100)
     embedded.append([(A, records(seeded(1).randbytes(200)))])
     young, old = directory / "chunks" / "young.chunk", directory / "chunks" / "old.chunk"
     for path, age in ((young, 599), (old, 601)):
@@ -128,7 +128,7 @@ def test_idle_producers_are_forgotten_after_a_day(embedded: FileLog, clock: Manu
     assert embedded.append([(A, records(b"1"))], stamp=Stamp(producer, 0)) == [0]
     clock.advance(1)
     embedded.clean()
-    with pytest.raises(FencedError, match="idle for more than a day"):
+    with pytest.raises(ProducerFencedError, match="idle for more than a day"):
         embedded.append([(A, records(b"1"))], stamp=Stamp(producer, 0))
 
 
@@ -248,7 +248,7 @@ def test_cleaning_happens_while_records_are_appended_and_ends_with_the_log(direc
 
 
 def test_damage_found_in_the_background_is_in_the_programs_log(embedded: FileLog, directory: Path, caplog, monkeypatch):
-    monkeypatch.setattr(parcels, "LARGE", 100)
+    monkeypatch.setattr(append, "LARGE", 100)
     embedded.alter_config("a", {"cleanup.policy": "compact"})
     embedded.append([(A, records(seeded(1).randbytes(200)))])
     chunk_files(directory)[0].write_bytes(b"")
@@ -261,8 +261,8 @@ def test_damage_found_in_the_background_is_in_the_programs_log(embedded: FileLog
 def test_one_process_at_a_time_cleans(embedded: FileLog, directory: Path, monkeypatch: pytest.MonkeyPatch):
     """What another process is cleaning is left to it; asked for explicitly, it waits."""
     attempts: list[bool] = []
-    monkeypatch.setattr(upkeep.Turns, "attempt", lambda self: attempts.append(True) or len(attempts) > 3)
-    monkeypatch.setattr(upkeep.Upkeep, "_clean", lambda self, now, *, fully: attempts.append(fully))
+    monkeypatch.setattr(cleaner.WriterLock, "attempt", lambda self: attempts.append(True) or len(attempts) > 3)
+    monkeypatch.setattr(cleaner.LogCleaner, "_clean", lambda self, now, *, fully: attempts.append(fully))
     embedded._shared.upkeep.clean(NOW, fully=False)
     assert attempts == [True]
     embedded._shared.upkeep.clean(NOW, fully=True)

@@ -7,17 +7,17 @@ from typing import Any
 import pytest
 
 from headrace import serde
-from headrace.errors import SerializationError
-from headrace.log.admin import Admin
-from headrace.log.consumer import Consumer, ConsumerRecord
-from headrace.log.errors import (
-    FencedError,
+from headrace.clients.admin import Admin
+from headrace.clients.consumer import Consumer, ConsumerRecord
+from headrace.errors import (
     GroupInUseError,
     LogUnavailableError,
     OffsetOutOfRangeError,
+    ProducerFencedError,
+    SerializationError,
     UnknownTopicError,
 )
-from headrace.log.filelog import FileLog
+from headrace.log.embedded.file_log import FileLog
 from headrace.log.protocol import Chunk, Extent, Log, Records
 from headrace.model.clock import ManualClock
 from headrace.model.ids import TopicPartition
@@ -319,7 +319,7 @@ def test_a_dead_members_partitions_are_taken_over_from_its_last_commit(log: Log,
         heir.subscribe("a")
         assert heir.poll(timeout=2999) == []
         until(lambda: seen(heir.poll(timeout=2000)), [b"1", b"2"])
-        with pytest.raises(FencedError, match="no longer a member"):
+        with pytest.raises(ProducerFencedError, match="no longer a member"):
             dead.commit()
         assert dead.poll() == []  # it was not dead, but has to start anew
         assert dead.assignment == frozenset()

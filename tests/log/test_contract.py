@@ -4,18 +4,18 @@ import threading
 
 import pytest
 
-from headrace.errors import ConfigError
-from headrace.log.errors import (
-    FencedError,
+from headrace.errors import (
+    ConfigError,
     LogCorruptedError,
     OffsetOutOfRangeError,
+    ProducerFencedError,
     RecordTooLargeError,
     TopicExistsError,
     UnknownTopicError,
 )
-from headrace.log.filelog import FileLog
-from headrace.log.packing import pack
+from headrace.log.embedded.file_log import FileLog
 from headrace.log.protocol import Chunk, Extent, Log, Records, Stamp
+from headrace.log.records import pack
 from headrace.model.clock import ManualClock
 from headrace.model.ids import TopicPartition
 from tests.log.harness import NOW, A, B, records, rows, values
@@ -274,11 +274,11 @@ def test_an_append_that_comes_twice_is_stored_once(log: Log):
 def test_a_gap_in_a_producers_appends_is_an_error(log: Log):
     producer = log.new_producer()
     for stamp in (Stamp(producer, 1), Stamp(producer + 7, 0)):
-        with pytest.raises(FencedError):
+        with pytest.raises(ProducerFencedError):
             log.append([(A, records(b"1"))], stamp=stamp)
     log.append([(A, records(b"1"))], stamp=Stamp(producer, 0))
     log.append([(A, records(b"2"))], stamp=Stamp(producer, 1))
-    with pytest.raises(FencedError, match="appends number 0 after number 1"):
+    with pytest.raises(ProducerFencedError, match="appends number 0 after number 1"):
         log.append([(A, records(b"1"))], stamp=Stamp(producer, 0))
 
 
@@ -292,9 +292,9 @@ def test_a_batch_is_delivered_once_and_in_order(log: Log):
     assert (log.delivered("app"), log.delivered("other"), log.delivered("third")) == (1, 0, -1)
     assert values(log, A) == [b"1", b"3"]
     for number in (0, 3):
-        with pytest.raises(FencedError, match=f"batch {number} of 'app' cannot be delivered: batch 1 was"):
+        with pytest.raises(ProducerFencedError, match=f"batch {number} of 'app' cannot be delivered: batch 1 was"):
             log.deliver("app", number, [(A, records(b"4"))])
-    with pytest.raises(FencedError, match="no batch was"):
+    with pytest.raises(ProducerFencedError, match="no batch was"):
         log.deliver("third", 1, [])
     assert len(rows(log, A)) == 2
 

@@ -7,9 +7,8 @@ from typing import Any
 
 import pytest
 
-from headrace.errors import StreamsError
-from headrace.log import parcels
-from headrace.log.errors import LogCorruptedError, LogUnavailableError
+from headrace.errors import LogCorruptedError, LogUnavailableError, StreamsError
+from headrace.log.embedded import append
 from headrace.log.protocol import Records, Stamp
 from headrace.model.clock import ManualClock
 from headrace.model.ids import TopicPartition
@@ -22,7 +21,7 @@ C = TopicPartition("compacted", 0)
 
 def fill(directory: Path, monkeypatch: pytest.MonkeyPatch):
     """A log with some of everything; its chunks of more than 3000 bytes are files."""
-    monkeypatch.setattr(parcels, "LARGE", 3000)
+    monkeypatch.setattr(append, "LARGE", 3000)
     noise = seeded(SEED)
     log = file_log(directory, ManualClock(NOW))
     log.create_topic("a")

@@ -6,11 +6,11 @@ from collections.abc import Callable
 
 import pytest
 
-from headrace.log.commits import GroupCommit, Work
-from headrace.log.database import Database
-from headrace.log.errors import LogUnavailableError, UnknownTopicError
-from headrace.log.filelog import FileLog
-from headrace.log.mark import Mark
+from headrace.errors import LogUnavailableError, UnknownTopicError
+from headrace.log.embedded.database import Database
+from headrace.log.embedded.file_log import FileLog
+from headrace.log.embedded.group_commit import GroupCommit, Work
+from headrace.log.embedded.writer_lock import AckFile
 from headrace.log.protocol import Stamp
 from headrace.model.ids import TopicPartition
 from tests.log.harness import A, records, values
@@ -25,13 +25,13 @@ class Crowd:
         self.transactions = 0
 
     def run(self, works: list[Callable[[], object]], monkeypatch: pytest.MonkeyPatch) -> None:
-        real = Mark.write
+        real = AckFile.write
 
-        def count(mark: Mark, number: int) -> None:
+        def count(mark: AckFile, number: int) -> None:
             self.transactions += 1
             real(mark, number)
 
-        monkeypatch.setattr(Mark, "write", count)
+        monkeypatch.setattr(AckFile, "write", count)
         held, free = threading.Event(), threading.Event()
         first = threading.Thread(target=lambda: self.commits(lambda _: held.set() or free.wait()))
         first.start()

@@ -2,9 +2,9 @@
 
 import pytest
 
-from headrace.log.errors import FencedError, GroupInUseError, UnknownGroupError, UnknownTopicError
-from headrace.log.filelog import FileLog
-from headrace.log.groups import share_out
+from headrace.errors import GroupInUseError, ProducerFencedError, UnknownGroupError, UnknownTopicError
+from headrace.log.embedded.consumer_groups import share_out
+from headrace.log.embedded.file_log import FileLog
 from headrace.log.protocol import Group, Log
 from headrace.model.clock import ManualClock
 from headrace.model.ids import TopicPartition
@@ -109,9 +109,9 @@ def test_only_the_holder_of_a_partition_commits_it(log: Log, clock: ManualClock)
     log.append([(B, records(b"1"))])
     join(log, "m")
     log.commit("g", {B: 1}, member="m")
-    with pytest.raises(FencedError, match="'m' does not hold a-0"):
+    with pytest.raises(ProducerFencedError, match="'m' does not hold a-0"):
         log.commit("g", {A: 1}, member="m")
-    with pytest.raises(FencedError, match="'n' is no longer a member"):
+    with pytest.raises(ProducerFencedError, match="'n' is no longer a member"):
         log.commit("g", {B: 1}, member="n")
     with pytest.raises(GroupInUseError, match="in use by m"):
         log.commit("g", {B: 0})
@@ -119,7 +119,7 @@ def test_only_the_holder_of_a_partition_commits_it(log: Log, clock: ManualClock)
         log.delete_group("g")
     clock.advance(LEASE)
     join(log, "n")
-    with pytest.raises(FencedError, match="no longer a member"):
+    with pytest.raises(ProducerFencedError, match="no longer a member"):
         log.commit("g", {B: 0}, member="m")
     clock.advance(LEASE)
     until(lambda: dict(log.groups()["g"].members), {})

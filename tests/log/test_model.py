@@ -16,8 +16,8 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from headrace.log import compaction, parcels
-from headrace.log.errors import FencedError, GroupInUseError, OffsetOutOfRangeError
+from headrace.errors import GroupInUseError, OffsetOutOfRangeError, ProducerFencedError
+from headrace.log.embedded import append, compaction
 from headrace.log.protocol import Extent, LogRow, Records, Stamp
 from headrace.model.clock import ManualClock
 from headrace.model.ids import TopicPartition
@@ -99,7 +99,7 @@ class LogMachine(RuleBasedStateMachine):
         elif number == self.delivered:
             assert not self.log.deliver("app", number, items)
         else:
-            with pytest.raises(FencedError):
+            with pytest.raises(ProducerFencedError):
                 self.log.deliver("app", number, items)
 
     # -------------------------------------------------------------------------------------------------- cleaning
@@ -170,7 +170,7 @@ class LogMachine(RuleBasedStateMachine):
             self.log.commit("group", offsets, member="m")
             self.offsets.update(offsets)
         else:
-            with pytest.raises(FencedError):
+            with pytest.raises(ProducerFencedError):
                 self.log.commit("group", offsets, member="m")
         with pytest.raises(GroupInUseError):
             self.log.commit("group", {PLACES[0]: 0})
@@ -217,7 +217,7 @@ class LogMachine(RuleBasedStateMachine):
 def test_the_log_is_what_the_model_says(monkeypatch, small_files):
     """Also with tiny limits, so that chunks become files, and runs of chunks end early."""
     if small_files:
-        monkeypatch.setattr(parcels, "LARGE", 100)
+        monkeypatch.setattr(append, "LARGE", 100)
         monkeypatch.setattr(compaction, "_RUN_BYTES", 2000)
         monkeypatch.setattr(compaction, "_SMALL", 700)
         monkeypatch.setattr(compaction, "_RUN_ROWS", 8)

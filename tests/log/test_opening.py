@@ -9,13 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from headrace.errors import ConfigError
+from headrace.errors import ConfigError, LogBusyError, LogCorruptedError, LogUnavailableError
 from headrace.log import open_log
-from headrace.log.database import Database
-from headrace.log.errors import LogBusyError, LogCorruptedError, LogUnavailableError
-from headrace.log.filelog import FileLog
+from headrace.log.embedded.database import Database
+from headrace.log.embedded.file_log import FileLog
+from headrace.log.embedded.writer_lock import WriterLock
 from headrace.log.protocol import Records
-from headrace.log.turns import Turns
 from headrace.model.clock import ManualClock
 from tests.log.harness import NOW, A, file_log, records, values
 
@@ -94,14 +93,14 @@ def test_a_log_that_others_keep_is_reported_with_their_number(directory: Path):
     waits: list[float] = []
     pid = os.fork()
     if pid == 0:  # a child that takes the turn, tells, and waits to be killed
-        turns = Turns(directory / "lock")
+        turns = WriterLock(directory / "lock")
         with turns.turn():
             (directory / "held").touch()
             threading.Event().wait(30)
         os._exit(0)
     while not (directory / "held").exists():
         os.sched_yield()
-    turns = Turns(directory / "lock", patience=0.5, pause=waits.append)
+    turns = WriterLock(directory / "lock", patience=0.5, pause=waits.append)
     with pytest.raises(LogBusyError, match=f"waited 0.5 s .* process {pid} is writing to it, or hangs"), turns.turn():
         pass
     assert sum(waits) == pytest.approx(0.5, abs=0.01)

@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.errors import StateCorruptedError
-from headrace.log import packing
-from headrace.log.packing import COMPRESSED, NULL_KEYS, TOMBSTONES, label_of, pack, pack_parts, unpack
+from headrace.log import records as record_format
 from headrace.log.protocol import Chunk, Records
+from headrace.log.records import COMPRESSED, NULL_KEYS, TOMBSTONES, label_of, pack, pack_parts, unpack
 from tests.log.harness import records, seeded
 
 headers = st.lists(st.tuples(st.text(max_size=3), st.none() | st.binary(max_size=3)), max_size=2).map(tuple)
@@ -69,8 +69,8 @@ def test_compression_is_kept_only_where_it_pays():
 
 
 def test_much_is_packed_in_parts(monkeypatch):
-    monkeypatch.setattr(packing, "_MOST_BYTES", 1000)
-    monkeypatch.setattr(packing, "_MOST_RECORDS", 50)
+    monkeypatch.setattr(record_format, "_MOST_BYTES", 1000)
+    monkeypatch.setattr(record_format, "_MOST_RECORDS", 50)
     many = records(*(b"%d" % i for i in range(120)), b"x" * 5000, *(b"%d" % i for i in range(40)))
     parts = [unpack(part)[0] for part in pack_parts(many)]
     assert [value for part in parts for value in part.values] == list(many.values)
@@ -80,6 +80,6 @@ def test_much_is_packed_in_parts(monkeypatch):
 
 
 def test_packing_does_not_import_pandas():
-    use = "from headrace.log.packing import *; unpack(pack(Records([b'k'], [b'v'], [1])))"
+    use = "from headrace.log.records import *; unpack(pack(Records([b'k'], [b'v'], [1])))"
     program = f"import sys; {use}; print('pandas' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", program], capture_output=True, check=True).stdout == b"False\n"

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from headrace.log.filelog import FileLog
+from headrace.log.embedded.file_log import FileLog
 from headrace.log.protocol import Log, Records
 from headrace.model.clock import ManualClock
 from headrace.model.ids import TopicPartition

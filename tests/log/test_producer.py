@@ -8,17 +8,17 @@ from typing import Any
 import pytest
 
 from headrace import serde
-from headrace.errors import SerializationError
-from headrace.log.errors import (
-    FencedError,
+from headrace.clients.producer import Producer
+from headrace.errors import (
     LogBusyError,
     LogUnavailableError,
+    ProducerFencedError,
     RecordTooLargeError,
+    SerializationError,
     UnknownTopicError,
 )
-from headrace.log.filelog import FileLog
+from headrace.log.embedded.file_log import FileLog
 from headrace.log.open import open_log
-from headrace.log.producer import Producer
 from headrace.log.protocol import Item, Log, Stamp
 from headrace.model.clock import ManualClock
 from headrace.model.ids import TopicPartition
@@ -204,7 +204,7 @@ def test_after_an_unclear_outcome_nothing_is_lost_or_stored_twice(log: Log, stor
 
 
 def test_a_producer_that_was_idle_for_too_long_gets_a_new_id(log: Log):
-    unreliable = Unreliable(log, FencedError("idle"), stored=False)
+    unreliable = Unreliable(log, ProducerFencedError("idle"), stored=False)
     with producer_on(unreliable) as producer:
         producer.send("a", None, b"1")
     first, second = unreliable.stamps

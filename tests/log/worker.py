@@ -5,12 +5,12 @@ import signal
 from multiprocessing.connection import Connection
 from typing import Any
 
-from headrace.log import files, parcels, places, schema, sharing
-from headrace.log.consumer import Consumer
-from headrace.log.filelog import FileLog
-from headrace.log.files import ChunkFiles
-from headrace.log.mark import Mark
-from headrace.log.producer import Producer
+from headrace.clients.consumer import Consumer
+from headrace.clients.producer import Producer
+from headrace.log.embedded import append, chunks, database, file_log
+from headrace.log.embedded.chunks import ChunkFiles
+from headrace.log.embedded.file_log import FileLog
+from headrace.log.embedded.writer_lock import AckFile
 from headrace.log.protocol import Records
 from headrace.model.ids import TopicPartition
 from tests.log.harness import seeded
@@ -18,17 +18,17 @@ from tests.log.harness import seeded
 A, B = TopicPartition("a", 0), TopicPartition("b", 0)
 STEPS: dict[str, tuple[Any, str]] = {
     "before a chunk file": (ChunkFiles, "write"),
-    "before the names of files are on disk": (files, "sync_directory"),
-    "before the rows": (sharing, "store"),
-    "in the middle of the rows": (places, "put_partition"),
-    "before the commit": (schema, "put_meta"),
-    "before the acknowledgement": (Mark, "write"),
+    "before the names of files are on disk": (chunks, "sync_directory"),
+    "before the rows": (file_log, "store"),
+    "in the middle of the rows": (chunks, "put_partition"),
+    "before the commit": (database, "put_meta"),
+    "before the acknowledgement": (AckFile, "write"),
 }
 
 
 def append_many(directory: str, name: str, count: int, told: Connection) -> None:
     """Appends the same numbered record to two topics, `count` times; says so each time."""
-    parcels.LARGE = 2000  # some are files
+    append.LARGE = 2000  # some are files
     chance = seeded(name)
     with FileLog(directory, clean_every=None) as log:
         for i in range(count):
@@ -41,7 +41,7 @@ def append_many(directory: str, name: str, count: int, told: Connection) -> None
 
 def die_at(directory: str, step: str, told: Connection) -> None:
     """Appends twice; the second time it is killed at a step."""
-    parcels.LARGE = 2000
+    append.LARGE = 2000
     with FileLog(directory, clean_every=None) as log:
         first = Records([b"die"] * 2, [b"0", seeded(0).randbytes(5000)], [0, 0])
         log.append([(A, first), (B, first)])

@@ -5,8 +5,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from headrace.model.daily import DailyWindows
-from headrace.model.windows import LONGEST, Window
+from headrace.model.windows import LONGEST, DailyWindows, Window
 
 HOUR = 3_600_000
 # Zones whose clocks change at midnight, by half an hour, across midnight, or that skipped a day.

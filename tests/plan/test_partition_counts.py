@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 
 from headrace import JoinWindows, Materialized, StreamsBuilder, TopologyError, serde
-from headrace.plan.copartition import partition_counts, task_counts
-from headrace.plan.cut import plan
+from headrace.plan.partition_counts import partition_counts, task_counts
+from headrace.plan.subtopologies import plan
 
 TEXTS: dict[str, Any] = {"key": serde.STRING, "value": serde.STRING}
 STREAMS: dict[str, Any] = {"windows": JoinWindows.of(10), "other_value": serde.STRING, **TEXTS}

@@ -9,9 +9,9 @@ from typing import Any
 from headrace import Topology
 from headrace.config import Config
 from headrace.model.ids import TaskId
-from headrace.plan.cut import plan
-from headrace.runtime.batch import Output, Row
-from headrace.runtime.task import Surroundings, Task
+from headrace.plan.subtopologies import plan
+from headrace.runtime.environment import Output, Row
+from headrace.runtime.task import Task, TaskEnvironment
 from headrace.state.duplicates import WindowedDuplicates
 from headrace.state.engine import Engine, Version
 from headrace.state.keys import decode_duplicate
@@ -36,7 +36,7 @@ class Levels:
 
     def _open(self) -> None:
         for number, stage in self.plan.stages.items():
-            around = Surroundings(self._config, {}, lambda _: 1)
+            around = TaskEnvironment(self._config, {}, lambda _: 1)
             task_id = TaskId(number, 0)
             self._tasks[number] = Task(task_id, self._graph, stage.nodes, self._engines(number), around, clock=0)
 

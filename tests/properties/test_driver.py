@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from hypothesis import given
 
-from headrace.plan.stage import Plan
-from headrace.runtime.batch import Row
+from headrace.plan.subtopologies import Plan
+from headrace.runtime.environment import Row
 from headrace.testing import TopologyTestDriver
 from tests.properties.cases import Case, random_case
 from tests.properties.levels import Levels

@@ -15,12 +15,12 @@ from headrace import (
     Topology,
     serde,
 )
-from headrace.commit.objects import Objects
+from headrace.checkpoint.storage import ObjectStorage
 from headrace.log.protocol import Records
 from headrace.model.ids import TopicPartition
 from headrace.model.partitioner import partition_of
-from tests.commit.cluster import Cluster, Ground
-from tests.commit.programs import Program
+from tests.checkpoint.cluster import Cluster, Ground
+from tests.checkpoint.programs import Program
 
 TEXTS: dict[str, Any] = {"key": serde.STRING, "value": serde.STRING}
 KEYS = [f"k{number % 7}" for number in range(30)]
@@ -69,7 +69,7 @@ def feed(log: Any, rows: Iterable[tuple[str, str | None]], topics: Iterable[str]
 
 def started(program: Program = THREE, rows: Iterable[tuple[str, str | None]] = ROWS, **options: Any) -> Cluster:
     """A host that has not run yet; its checkpoint is in memory."""
-    ground = Ground(log=program.log(), storage=options.pop("storage", None) or Objects.at("memory:///", {}))
+    ground = Ground(log=program.log(), storage=options.pop("storage", None) or ObjectStorage.at("memory:///", {}))
     feed(ground.log, rows)
     return Cluster(ground, program, **options)
 

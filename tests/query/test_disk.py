@@ -4,18 +4,18 @@ import shutil
 
 import pytest
 
-from headrace.commit.objects import Objects
-from headrace.commit.restore import LmdbHome
+from headrace.checkpoint.restore import LmdbEngines
+from headrace.checkpoint.storage import ObjectStorage
 from headrace.errors import ConfigError
 from headrace.query import Follower
-from headrace.query.disk import FOLDER, DiskCopies, DiskPart
+from headrace.query.disk_copy import FOLDER, DiskCopies, DiskTaskCopy
 from headrace.state.engine import Version
-from tests.commit.cluster import eager
+from tests.checkpoint.cluster import eager
 from tests.query.programs import ONE, ROWS, SHOWN, THREE, feed, finished, started
 from tests.query.test_follower import held, whole_state
 
 
-class Watched(Objects):
+class Watched(ObjectStorage):
     """Notes which parts of files are read."""
 
     read_parts: list[str]
@@ -92,7 +92,7 @@ def of_other_tasks(place):
 def of_an_attempt_that_did_not_win(place):
     for folder in place.glob("*_*"):
         checkpoint, _, task = (folder / "task").read_text().strip().rpartition(" ")
-        home = LmdbHome(folder, checkpoint, task, boot="now", map_size=1 << 24)  # type: ignore[arg-type]
+        home = LmdbEngines(folder, checkpoint, task, boot="now", map_size=1 << 24)  # type: ignore[arg-type]
         engine = home.open()
         for number in (100_000, 100_001):
             engine.commit([(b"nothing", b"that was ever committed")], Version(number, "lost"))
@@ -159,7 +159,7 @@ def test_long_scans_in_both_directions_are_whole_while_the_copy_goes_on(tmp_path
     cluster.run()
     follower = following(cluster, tmp_path)
     part = next(at for at in follower.refresh().entries.values() if at.count(b"", None) > 3000)
-    assert isinstance(part, DiskPart)
+    assert isinstance(part, DiskTaskCopy)
     up, down = part.scan(b"", None), part.scan(b"", None, reverse=True)
     begun, ended = [next(up)], [next(down)]
     feed(cluster.log, [(key, "w") for key, _ in many[::7]])

@@ -3,8 +3,8 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headrace.query import entries as module
-from headrace.query.entries import Entries
+from headrace.query import memory_copy as module
+from headrace.query.memory_copy import Entries
 from headrace.state.engine import Version
 
 KEYS = st.binary(min_size=1, max_size=3)

@@ -6,9 +6,9 @@ from types import SimpleNamespace
 import pytest
 
 from headrace import Application
-from headrace.commit.chain import Wear
-from headrace.commit.errors import CheckpointCorruptedError, CheckpointMismatchError
-from headrace.commit.objects import Objects
+from headrace.checkpoint.delta_files import CompactionPolicy
+from headrace.checkpoint.storage import ObjectStorage
+from headrace.errors import CheckpointCorruptedError, CheckpointMismatchError
 from headrace.model.clock import ManualClock
 from headrace.query import (
     BatchNotKeptError,
@@ -19,9 +19,9 @@ from headrace.query import (
     RangeQuery,
     StoreNotReadyError,
 )
-from headrace.query.disk import DiskCopies
-from tests.commit.cluster import Cluster, eager
-from tests.commit.programs import CONFIG, WORDS, Program
+from headrace.query.disk_copy import DiskCopies
+from tests.checkpoint.cluster import Cluster, eager
+from tests.checkpoint.programs import CONFIG, WORDS, Program
 from tests.query.programs import ONE, ROWS, SHOWN, THREE, every_kind, feed, finished, started
 
 
@@ -66,7 +66,7 @@ def test_a_copy_that_goes_on_batch_by_batch_equals_one_made_from_nothing(follow)
 
 @pytest.mark.parametrize("seldom", [2, 7, 11])
 def test_a_copy_that_is_refreshed_seldom_catches_up_though_deltas_were_merged_and_files_deleted(follow, seldom):
-    cluster = started(rows=ROWS * 4, limit=1, habits=eager(wear=Wear(links=2, outgrown=10, oldest=2)))
+    cluster = started(rows=ROWS * 4, limit=1, habits=eager(wear=CompactionPolicy(links=2, outgrown=10, oldest=2)))
     follower = follow(cluster.storage)
     while cluster.run(seldom) == seldom:
         assert held(follower) == whole_state(cluster)
@@ -83,7 +83,7 @@ def test_manifests_that_do_not_say_all_are_added_up(follow):
 def test_only_deltas_that_are_new_are_read(follow):
     read = list[str]()
 
-    class Watched(Objects):
+    class Watched(ObjectStorage):
         def read(self, name, start=0, size=None):
             if size is not None:
                 read.append(name)
@@ -154,7 +154,7 @@ def test_an_answer_that_would_be_too_old_is_refused(follow):
 
 
 def test_without_a_batch_nothing_is_ready(follow):
-    follower = follow(Objects.at("memory:///", {}))
+    follower = follow(ObjectStorage.at("memory:///", {}))
     with pytest.raises(StoreNotReadyError, match="no batch yet"):
         follower.query("counts", KeyQuery("k1"))
 

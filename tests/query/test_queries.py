@@ -3,10 +3,10 @@
 import pytest
 
 from headrace import StreamsBuilder, ValueAndTimestamp, VersionedRecord, Window, Windowed, serde
-from headrace.commit.fingerprint import StoreShape, fingerprint_of
+from headrace.checkpoint.fingerprint import StoreShape, fingerprint_of
 from headrace.config import Config
 from headrace.model.windows import UnlimitedWindows
-from headrace.plan.cut import plan
+from headrace.plan.subtopologies import plan
 from headrace.query import (
     Follower,
     KeyQuery,
@@ -23,11 +23,10 @@ from headrace.query import (
     WindowKeyQuery,
     WindowRangeQuery,
 )
-from headrace.query.catalog import catalog_of, described_catalog
-from headrace.query.disk import DiskCopies
-from headrace.query.shapes import kind_of, serde_named, spec_of
+from headrace.query.catalog import catalog_of, described_catalog, kind_of, serde_named, spec_of
+from headrace.query.disk_copy import DiskCopies
 from headrace.state.spec import WindowKind
-from tests.commit.programs import CONFIG, Program
+from tests.checkpoint.programs import CONFIG, Program
 from tests.query.programs import ONE, THREE, every_kind, finished
 
 CACHED = Config.of({"application.id": "app"}, default_key_serde=serde.STRING)

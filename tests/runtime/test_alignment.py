@@ -10,9 +10,9 @@ from headrace.config import Config
 from headrace.log.protocol import Chunk, Records
 from headrace.model.ids import TaskId, TopicPartition
 from headrace.runtime.alignment import Input
-from headrace.runtime.batch import Row
-from headrace.runtime.stretch import Stretch
-from headrace.runtime.task import Surroundings, Task
+from headrace.runtime.environment import Row
+from headrace.runtime.partition_batch import PartitionBatch
+from headrace.runtime.task import Task, TaskEnvironment
 from headrace.state.engine import MemoryEngine, Version
 
 USERS, VIEWS = TopicPartition("users", 0), TopicPartition("views", 0)
@@ -25,18 +25,22 @@ def task() -> Task:
     views.left_join(users, lambda view, user: f"{view}:{user}").to("out", key=serde.STRING, value=serde.STRING)
     graph = builder.build().graph()
     config = Config.of({"application.id": "a", "statestore.cache.max.bytes": 0})
-    return Task(TaskId(0, 0), graph, list(graph.nodes), MemoryEngine(), Surroundings(config, {}), clock=0)
+    return Task(TaskId(0, 0), graph, list(graph.nodes), MemoryEngine(), TaskEnvironment(config, {}), clock=0)
 
 
 def rows(topic: str, times: list[int]) -> list[Row]:
     return [(topic, 0, i, b"k", b"%s%d" % (topic[:1].encode(), i), t, (), i) for i, t in enumerate(sorted(times))]
 
 
-def stretch(rows: list[Row]) -> list[Stretch]:
+def stretch(rows: list[Row]) -> list[PartitionBatch]:
     if not rows:
         return []
     topics, partitions, offsets, keys, values, times, _, _ = zip(*rows, strict=True)
-    return [Stretch(TopicPartition(topics[0], partitions[0]), Chunk(offsets, Records(keys, values, times)), largest=-1)]
+    return [
+        PartitionBatch(
+            TopicPartition(topics[0], partitions[0]), Chunk(offsets, Records(keys, values, times)), largest=-1
+        )
+    ]
 
 
 def drained(inputs: dict[TopicPartition, list[Row]], sizes: list[int]) -> list[bytes | None]:
@@ -90,7 +94,7 @@ def test_a_row_that_is_left_out_counts_as_consumed():
     )
     graph = builder.build().graph()
     config = Config.of({"application.id": "a"})
-    running = Task(TaskId(0, 0), graph, list(graph.nodes), MemoryEngine(), Surroundings(config, {}), clock=0)
+    running = Task(TaskId(0, 0), graph, list(graph.nodes), MemoryEngine(), TaskEnvironment(config, {}), clock=0)
     result, positions = running.run_aligned(
         {VIEWS: Input(stretch([bad]), more=False)}, clock=0, version=Version(1, "t")
     )

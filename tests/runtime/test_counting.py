@@ -14,11 +14,11 @@ from headrace import Materialized, StreamsBuilder, Topology, serde
 from headrace.config import Config
 from headrace.log.protocol import Chunk, Records
 from headrace.model.ids import TaskId, TopicPartition
-from headrace.plan.cut import plan
-from headrace.runtime.batch import Row
-from headrace.runtime.counting import COUNTED, counted_topics
-from headrace.runtime.stretch import stretches
-from headrace.runtime.task import Surroundings, Task
+from headrace.plan.subtopologies import plan
+from headrace.runtime.environment import Row
+from headrace.runtime.operators.bulk_counts import COUNTED, counted_topics
+from headrace.runtime.partition_batch import stretches
+from headrace.runtime.task import Task, TaskEnvironment
 from headrace.state.engine import MemoryEngine, Version
 
 CONFIG = Config.of({"application.id": "app", "deserialization.exception.handler": "continue"})
@@ -55,7 +55,7 @@ def run(topology: Topology, batches: Sequence[Sequence[Sequence[LogRecord]]], *,
     """Batches of partitions of records; `at_once`: in stretches, or row by row."""
     graph = topology.graph()
     stages = plan(graph).stages
-    around = Surroundings(CONFIG, {}, lambda _: 2, combines=at_once)
+    around = TaskEnvironment(CONFIG, {}, lambda _: 2, combines=at_once)
     tasks: dict[TaskId, Task] = {}
     seen = Seen([], Counter(), {}, 0)
     offsets = Counter[int]()

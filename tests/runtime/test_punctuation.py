@@ -7,7 +7,7 @@ import pytest
 from headrace import Punctuation, Record, StreamsBuilder, StreamsError, serde
 from headrace.config import Config
 from headrace.model.ids import TaskId
-from headrace.runtime.task import Surroundings, Task
+from headrace.runtime.task import Task, TaskEnvironment
 from headrace.state.engine import MemoryEngine, Version
 from tests.runtime.streams import TEXTS, collect, drive, pipe
 
@@ -305,7 +305,7 @@ def test_a_schedule_made_while_records_are_processed_begins_anew_after_a_restart
     graph, engine = builder.build().graph(), MemoryEngine()
 
     def run(number: int, timestamp: int) -> None:
-        around = Surroundings(Config.of({"application.id": "a"}), {})
+        around = TaskEnvironment(Config.of({"application.id": "a"}), {})
         task = Task(TaskId(0, 0), graph, list(graph.nodes), engine, around, clock=0)
         task.run([("in", 0, number, b"k", b"v", timestamp, (), number)], clock=0, version=Version(number, "t"))
 

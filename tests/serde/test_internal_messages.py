@@ -5,8 +5,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.serde import LONG, STRING
-from headrace.serde.change import change_serde
-from headrace.serde.subscription import Instruction, Response, Subscription, response_serde, subscription_serde
+from headrace.serde.internal import (
+    Instruction,
+    Response,
+    Subscription,
+    change_serde,
+    response_serde,
+    subscription_serde,
+)
 
 CHANGE, SUBSCRIPTION, RESPONSE = change_serde(STRING), subscription_serde(STRING), response_serde(LONG)
 INSTRUCTIONS = st.sampled_from(Instruction)

@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.model.daily import DailyWindows
-from headrace.model.windows import LONGEST, TimeWindows, UnlimitedWindows, Window, Windowed
+from headrace.model.windows import LONGEST, DailyWindows, TimeWindows, UnlimitedWindows, Window, Windowed
 from headrace.serde import INTEGER, LONG, STRING, list_of, session_windowed, windowed
 
 

@@ -10,9 +10,9 @@ import pytest
 
 from headrace import StreamsBuilder, Topology, serde
 from headrace.app import Application
-from headrace.log.consumer import Consumer
+from headrace.clients.consumer import Consumer
+from headrace.clients.producer import Producer
 from headrace.log.open import open_log
-from headrace.log.producer import Producer
 
 pytestmark = pytest.mark.spark
 

@@ -9,15 +9,15 @@ from typing import Any
 import pytest
 
 from headrace import Buffer, StreamsBuilder, Suppressed, TimeWindows, serde
-from headrace.commit.manifest import Changelog
+from headrace.checkpoint.manifest import Changelog
 from headrace.config import Config
 from headrace.errors import StreamsError
 from headrace.log.open import open_log
 from headrace.log.protocol import Log, Records
 from headrace.model.ids import TaskId, TopicPartition
-from headrace.plan.copartition import partition_counts, task_counts
-from headrace.plan.cut import plan
-from headrace.runtime.task import Surroundings, Task
+from headrace.plan.partition_counts import partition_counts, task_counts
+from headrace.plan.subtopologies import plan
+from headrace.runtime.task import Task, TaskEnvironment
 from headrace.spark.changelogs import await_leaving, found_changelogs, take_over
 from headrace.spark.job import Job
 from headrace.state.engine import MemoryEngine, Version
@@ -68,7 +68,7 @@ def test_who_goes_on_from_a_group_gets_its_state(log: Log):
     found = found_changelogs(log, job_of(log, count), read(log))
     assert found == {"counts": Changelog("app-counts-changelog", (3, 0))}
     job = job_of(log, count, found)
-    around = Surroundings(CONFIG, {})
+    around = TaskEnvironment(CONFIG, {})
     task = Task(TaskId(0, 0), job.graph, job.nodes_of(0), MemoryEngine(), around, clock=0)
     take_over(task, job, log)
     assert list(task.state.store("counts").all()) == [("a", (5, 10))]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 
-from headrace.spark.folders import new_folder
+from headrace.spark.application_state import new_folder
 
 
 def test_folders_of_processes_that_are_gone_are_removed_and_those_of_others_stay(tmp_path, monkeypatch):

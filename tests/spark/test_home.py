@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from headrace.errors import StreamsError
-from headrace.spark.home import Handler, Homes
+from headrace.spark.slot_process import Handler, SlotProcesses
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="homes are forked")
 
@@ -40,8 +40,8 @@ def job(tmp_path: Path) -> Iterator[Path]:
     file.unlink(missing_ok=True)  # which ends the homes
 
 
-def homes(job: Path) -> Homes:
-    return Homes(str(job), job.exists, handler)
+def homes(job: Path) -> SlotProcesses:
+    return SlotProcesses(str(job), job.exists, handler)
 
 
 def test_a_slot_is_at_home_in_one_process_whoever_asks(job: Path):

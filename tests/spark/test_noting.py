@@ -6,15 +6,13 @@ from dataclasses import replace
 import pytest
 
 from headrace import StreamsBuilder, serde
-from headrace.commit.handing import Attempt
-from headrace.commit.receipt import Receipt
+from headrace.checkpoint.receipt import Attempt, Receipt
 from headrace.log.protocol import Chunk, Records
 from headrace.model.ids import TaskId, TopicPartition
 from headrace.model.record import Sample
-from headrace.query.flows import Flows
-from headrace.spark import noting, wire
-from headrace.spark.noting import CUT, Notes, counted
-from headrace.spark.totals import SHOWN, Totals
+from headrace.query.metrics import Flows
+from headrace.spark import stats, wire_format
+from headrace.spark.stats import CUT, SHOWN, ApplicationStats, TaskStats, counted
 
 IN = TopicPartition("lines", 0)
 TASK = TaskId(0, 0)
@@ -30,14 +28,14 @@ def chunks(*sizes, first=0, step=1):
     return found
 
 
-def told(notes, clock, positions, outputs) -> wire.Tally:
-    found = wire.decode(notes.tally(Attempt(TASK, 0, 7, "a", None), clock, positions, outputs))
-    assert isinstance(found, wire.Tally)
+def told(notes, clock, positions, outputs) -> wire_format.Tally:
+    found = wire_format.decode(notes.tally(Attempt(TASK, 0, 7, "a", None), clock, positions, outputs))
+    assert isinstance(found, wire_format.Tally)
     return found
 
 
 def noted(some, *, upto, keep=5, clock=100_000):
-    notes = Notes([wire.Range("lines", 0, 0, sum(len(chunk) for chunk in some), False)], keep)
+    notes = TaskStats([wire_format.Range("lines", 0, 0, sum(len(chunk) for chunk in some), False)], keep)
     assert list(notes.reading(IN, some)) == some
     return told(notes, clock, {IN: upto}, [])
 
@@ -55,7 +53,7 @@ def test_of_many_timestamps_some_stand_for_all():
     assert (few.ages, few.aged) == ([10, 9, 8, 7, 6, 5, 4], 7)
     sizes = [7, 1, 500, 3] * 20
     many = noted(chunks(*sizes), upto=sum(sizes), clock=sum(sizes))
-    assert noting.AT_MOST / 2 < len(many.ages) <= noting.AT_MOST
+    assert stats.AT_MOST / 2 < len(many.ages) <= stats.AT_MOST
     assert many.aged == sum(sizes)
     gaps = {before - after for before, after in zip(many.ages, many.ages[1:], strict=False)}
     assert len(gaps) == 1
@@ -64,7 +62,7 @@ def test_of_many_timestamps_some_stand_for_all():
 def test_the_last_records_of_each_topic_are_kept_and_long_ones_are_cut():
     assert [sample.value for sample in noted(chunks(3, 4), upto=6, keep=2).came] == [b"4", b"5"]
     assert noted(chunks(3, 4), upto=6, keep=0).came == []
-    notes = Notes([], 2)
+    notes = TaskStats([], 2)
     rows = [("in", 0, n, b"k", b"%d" % n, n, (), None) for n in range(9)]
     notes.received(([], [*rows, ("other", 0, 1, None, b"x" * (CUT + 1), 5, (), None)]), [])
     outputs = [("out", None, b"k", b"%d" % n, n, (), None) for n in range(9)]
@@ -78,7 +76,7 @@ def test_the_last_records_of_each_topic_are_kept_and_long_ones_are_cut():
 
 def test_a_tally_survives_being_bytes():
     tally = noted(chunks(3), upto=3)._replace(restored=("caught up", 7, 1.5), written={"out": 2})
-    assert wire.decode(wire.encode(tally)) == tally
+    assert wire_format.decode(wire_format.encode(tally)) == tally
 
 
 def test_where_one_topic_is_possible_rows_are_not_looked_at():
@@ -105,12 +103,12 @@ def names(graph, kind):
 
 @pytest.fixture
 def totals():
-    return Totals(Flows(shop(), "shop"), "letters")
+    return ApplicationStats(Flows(shop(), "shop"), "letters")
 
 
 def tally(task, read, written, **more):
     given = {"ages": [], "aged": 0, "restored": None, "came": [], "went": []} | more
-    return wire.Tally(task.subtopology, task.partition, f"{task}", read, written, **given)
+    return wire_format.Tally(task.subtopology, task.partition, f"{task}", read, written, **given)
 
 
 def receipt(task, stream_time=-1):

@@ -6,11 +6,11 @@ import json
 
 import pytest
 
+from headrace.checkpoint.storage import DiskStorage
 from headrace.cli.main import exit_code
-from headrace.commit.disk import Disk
 from headrace.query import Follower, UnknownStoreError
 from headrace.spark.session import session
-from headrace.spark.tables import read_store, select
+from headrace.spark.store_frames import read_store, select
 from tests.query.programs import THREE, every_kind, started
 
 pytestmark = pytest.mark.spark
@@ -24,7 +24,7 @@ def spark():
 @pytest.fixture(scope="module")
 def checkpoint(tmp_path_factory):
     place = tmp_path_factory.mktemp("tables") / "checkpoint"
-    cluster = started(THREE, storage=Disk(place), limit=2)
+    cluster = started(THREE, storage=DiskStorage(place), limit=2)
     cluster.run()
     cluster.close()
     return place

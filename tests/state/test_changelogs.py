@@ -12,7 +12,7 @@ from headrace.errors import SerializationError, StreamsError
 from headrace.model.record import ValueAndTimestamp
 from headrace.model.windows import Window, Windowed
 from headrace.serde import LONG, STRING
-from headrace.state.changelogs import decode_session_key, decode_window_key, fill, rows_of
+from headrace.state.changelog_records import decode_session_key, decode_window_key, fill, rows_of
 from headrace.state.engine import MemoryEngine, Version
 from headrace.state.spec import (
     BufferKind,

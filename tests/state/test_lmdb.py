@@ -10,8 +10,7 @@ import pytest
 
 from headrace.errors import InvalidStateStoreError, StateCorruptedError
 from headrace.state.engine import MemoryEngine, Version
-from headrace.state.lmdb import LmdbEngine, boot_id
-from headrace.state.long_keys import LONGEST
+from headrace.state.lmdb import LONGEST, LmdbEngine, boot_id
 from tests.state.harness import contents
 
 ONE, TWO = Version(1, "a"), Version(2, "b")

@@ -10,9 +10,8 @@ from headrace.model.windows import Window, Windowed
 from headrace.serde import LONG, STRING
 from headrace.state.engine import MemoryEngine
 from headrace.state.protocols import KeyValueStore, SessionStore, VersionedStore, WindowStore
-from headrace.state.spec import KeyValueKind, LruKind, SessionKind, VersionedKind, WindowKind
-from headrace.state.stores import Stores
-from headrace.state.views import READS, WRITES, ReadOnly
+from headrace.state.read_only import READS, WRITES, ReadOnly
+from headrace.state.spec import KeyValueKind, LruKind, SessionKind, Stores, VersionedKind, WindowKind
 from tests.state.harness import opened_state
 
 ALL = [

@@ -8,7 +8,7 @@ from headrace.serde import LONG, STRING
 from headrace.serde.protocol import serde_of
 from headrace.state.delta import apply
 from headrace.state.engine import MemoryEngine, Version
-from headrace.state.keyvalue import KeyValues
+from headrace.state.key_value import KeyValues
 from headrace.state.lmdb import LmdbEngine
 from headrace.state.spec import BufferKind, KeyValueKind, SessionKind, StoreSpec, VersionedKind, WindowKind
 from headrace.state.task_state import TaskState

@@ -8,7 +8,7 @@ from headrace.errors import StateCorruptedError
 from headrace.model.record import ValueAndTimestamp, VersionedRecord
 from headrace.serde import STRING
 from headrace.state import values
-from headrace.state.cells import decode_cell, encode_cell
+from headrace.state.values import decode_cell, encode_cell
 
 GOLDEN = [
     (values.plain, "v", "76"),

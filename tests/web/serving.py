@@ -11,10 +11,10 @@ from urllib.parse import urlsplit
 
 from headrace.model.ids import TopicPartition
 from headrace.query import Follower
-from headrace.query.latencies import Latencies
-from headrace.query.samples import ShownRecord
+from headrace.query.history import Latencies
+from headrace.query.rendering import ShownRecord
 from headrace.query.status import Observation
-from headrace.web import Board, Server
+from headrace.web import ApplicationView, Server
 from tests.query.programs import every_kind, finished
 
 
@@ -91,7 +91,7 @@ def ask(url: str, path: str, *, method: str = "GET", body: bytes | None = None, 
 def served(cluster: Any = None, told: Told | None = None, board: dict[str, Any] | None = None, **options: Any):
     cluster = cluster or finished(limit=3)
     follower = Follower(cluster.storage, every_kind(), cluster.config)
-    shown = Board(follower=follower, observed=told, topology=every_kind().describe(), **(board or {}))
+    shown = ApplicationView(follower=follower, observed=told, topology=every_kind().describe(), **(board or {}))
     with Server(shown, **{"follow": 0.005, **options}) as server:
         yield server
 

@@ -10,10 +10,10 @@ from playwright.sync_api import expect
 from headrace import StreamsBuilder, serde
 from headrace.query import Follower
 from headrace.query.client import Client
-from headrace.query.samples import ShownRecord
+from headrace.query.rendering import ShownRecord
 from headrace.topology.describe import describe
-from headrace.web import Board, Server
-from tests.commit.programs import Program
+from headrace.web import ApplicationView, Server
+from tests.checkpoint.programs import Program
 from tests.query.programs import feed, finished
 from tests.web.serving import Told, ask, ends, served
 
@@ -185,7 +185,7 @@ def test_hostile_texts_stay_texts(page):
     program = Program(builder.build, {"lines": [], "states": []}, 1)
     cluster = finished(program, [(text, text) for text in HOSTILE])
     told = Told(state="RUNNING", error=HOSTILE[0])
-    with Server(Board(follower=Follower(cluster.storage), observed=told), interval=0.05) as server:
+    with Server(ApplicationView(follower=Follower(cluster.storage), observed=told), interval=0.05) as server:
         live(page, server.url)
         page.click("#stores [data-name=versions]")
         page.wait_for_selector("#rows td")
@@ -245,7 +245,7 @@ def test_a_hundred_nodes_can_be_read_in_both_schemes(browser, scheme):
         step.to(f"out-{branch}" if branch else "out", name=f"out-{branch}")
     topology = builder.build()
     cluster = finished(Program(lambda: topology, {"lines": [], "states": []}, 1), [])
-    board = Board(follower=Follower(cluster.storage, topology, cluster.config), topology=topology.describe())
+    board = ApplicationView(follower=Follower(cluster.storage, topology, cluster.config), topology=topology.describe())
     context = browser.new_context(viewport={"width": 1400, "height": 900}, color_scheme=scheme)
     page = context.new_page()
     with Server(board, interval=0.05) as server:

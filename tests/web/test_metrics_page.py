@@ -3,7 +3,7 @@
 from prometheus_client.parser import text_string_to_metric_families
 
 from headrace.query import Follower
-from headrace.web import Board
+from headrace.web import ApplicationView
 from tests.query.programs import feed, finished
 from tests.web.serving import Told, ask, counted, ends, served
 
@@ -69,7 +69,7 @@ def test_a_few_records_that_wait_are_no_backlog():
     follower.refresh()
     for more, words in [(1, "Healthy: it keeps up; 6 records wait"), (100, "Catching up: 600 records wait")]:
         told = Told(ends={at: end + more for at, end in ends(cluster).items()})
-        status = Board(follower=follower, observed=told, clock=cluster.ground.clock).status()
+        status = ApplicationView(follower=follower, observed=told, clock=cluster.ground.clock).status()
         assert (status["healthy"], words in status["verdict"]) == (True, True), status
 
 
@@ -87,5 +87,5 @@ def test_the_verdict_is_a_sentence_with_its_reason():
         (Told(state="REBALANCING"), True, "Starting"),
         (Told(state="ERROR", error="a function failed"), False, "a function failed"),
     ]:
-        status = Board(follower=follower, observed=told, clock=cluster.ground.clock).status()
+        status = ApplicationView(follower=follower, observed=told, clock=cluster.ground.clock).status()
         assert (status["healthy"], words in status["verdict"]) == (healthy, True), status

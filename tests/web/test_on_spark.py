@@ -12,7 +12,8 @@ import pytest
 from playwright.sync_api import Browser, expect
 
 from headrace import serde
-from headrace.log import Producer, open_log
+from headrace.clients import Producer
+from headrace.log import open_log
 from tests.cli.commands import Here, records, started
 from tests.web.serving import ask
 from tests.web.test_metrics_page import samples

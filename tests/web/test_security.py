@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 
 import headrace
-from headrace.commit.objects import Objects
+from headrace.checkpoint.storage import ObjectStorage
 from headrace.errors import ConfigError
 from headrace.query import Follower
-from headrace.web import Board, Server
-from headrace.web.guard import COOKIE, check_address
-from headrace.web.masking import masked, masked_settings
+from headrace.web import ApplicationView, Server
+from headrace.web.access import COOKIE, check_address
+from headrace.web.responses import masked, masked_settings
 from tests.query.programs import finished
 from tests.web.serving import Told, ask, served
 
@@ -49,14 +49,14 @@ def test_another_address_needs_a_token_or_a_clear_word(host):
     with pytest.raises(ConfigError, match="give a token"):
         check_address(host, None, insecure=False)
     with pytest.raises(ConfigError, match="give a token"):
-        Server(Board(follower=Follower(Objects.at("memory:///", {}))), host=host)
+        Server(ApplicationView(follower=Follower(ObjectStorage.at("memory:///", {}))), host=host)
     check_address(host, "token", insecure=False)
     check_address(host, None, insecure=True)
 
 
 def test_a_port_that_is_taken_is_explained(open_server):
     with pytest.raises(ConfigError, match="Choose another port"):
-        Server(Board(follower=Follower(Objects.at("memory:///", {}))), port=open_server.port)
+        Server(ApplicationView(follower=Follower(ObjectStorage.at("memory:///", {}))), port=open_server.port)
 
 
 @pytest.mark.parametrize(

@@ -16,12 +16,12 @@ from headrace.query import (
     UnsuitableQueryError,
 )
 from headrace.query.client import Client, RemoteError
-from headrace.query.form import from_form, to_form
-from headrace.web import Board, Server
-from headrace.web.board import Limits
-from headrace.web.rows import Asked, encode_next, range_rows
+from headrace.query.rendering import from_form, to_form
+from headrace.web import ApplicationView, Server
+from headrace.web.application_view import Limits
+from headrace.web.store_rows import Asked, encode_next, range_rows
 from headrace.web.stores import page_of
-from tests.commit.programs import Program
+from tests.checkpoint.programs import Program
 from tests.query.programs import SHOWN, feed, finished, started
 from tests.web.serving import ask, lines_of, served
 
@@ -153,7 +153,7 @@ def test_before_the_first_batch_nothing_is_ready():
     for name in cluster.storage.names():
         cluster.storage.delete(name)
     follower = Follower(cluster.storage)
-    with Server(Board(follower=follower)) as server:
+    with Server(ApplicationView(follower=follower)) as server:
         answer = ask(server.url, "/stores")
         assert (answer.status, answer.json["error"]) == (503, StoreNotReadyError.__name__)
         assert ask(server.url, "/health").status == 503
@@ -216,7 +216,7 @@ def hostile():
     builder.stream("lines", key=serde.STRING, value=serde.STRING).group_by_key().count(store="counts")
     program = Program(builder.build, {"lines": [], "states": []}, 3)
     cluster = finished(program, [(key, key) for key in HOSTILE])
-    with Server(Board(follower=Follower(cluster.storage))) as server:
+    with Server(ApplicationView(follower=Follower(cluster.storage))) as server:
         yield server
 
 
@@ -234,7 +234,7 @@ def test_a_key_of_another_type_is_refused_with_what_to_give():
     builder.table("states", key=serde.LONG, value=serde.STRING, store="numbers")
     program = Program(builder.build, {"lines": [], "states": []}, 1)
     cluster = finished(program, [])
-    with Server(Board(follower=Follower(cluster.storage))) as server, Client(server.url) as client:
+    with Server(ApplicationView(follower=Follower(cluster.storage))) as server, Client(server.url) as client:
         answer = ask(server.url, "/stores/numbers/keys/abc")
         assert (answer.status, answer.json["error"]) == (400, "SerializationError")
         with pytest.raises(SerializationError, match="LONG: give JSON"):

@@ -16,7 +16,7 @@ import typer
 from headrace.cli.options import AsJson
 from headrace.cli.printing import Failed, say, show_json
 from headrace.testing import KafkaBroker
-from headrace.testing.jars import alone, cache_directory
+from headrace.testing.kafka_jars import alone, cache_directory
 
 app = typer.Typer(help="Start and stop a Kafka broker on this machine, for tests.", no_args_is_help=True)
 Directory = Annotated[Path | None, typer.Option(help="Where it keeps its data; one for all who say none.")]

@@ -8,10 +8,9 @@ from typing import Annotated
 import typer
 
 from headrace.app import Application
-from headrace.cli.loading import load
-from headrace.cli.options import AsJson
+from headrace.checkpoint.changelog_export import Export
+from headrace.cli.options import AsJson, load
 from headrace.cli.printing import WrongUsage, err, say, show
-from headrace.commit.exporting import Export
 
 Target = Annotated[
     str, typer.Argument(metavar="MODULE:ATTRIBUTE", help="An Application or a Topology, or a function that makes one.")

@@ -13,7 +13,7 @@ from typing import Literal, NamedTuple
 
 from headrace.errors import StreamsError
 from headrace.log import open_log
-from headrace.spark.java import find_java
+from headrace.spark.session import find_java
 
 OLDEST_PYTHON, OLDEST_SPARK = (3, 11), (4, 3)
 _ROOM, _LITTLE_ROOM = 1 << 30, 100 << 20  # bytes: enough for a while; soon full

@@ -1,20 +1,90 @@
-"""`headrace dead-letters`: records that failed, listed, and sent again to where they came from."""
+"""Dead letters: records that failed, with what their headers say about why, and where they came from.
+
+`headrace dead-letters`: records that failed, listed, and sent again to where they came from.
+"""
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import closing
 from itertools import islice
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 import typer
 
-from headrace.cli.letters import Letter, letters_in
 from headrace.cli.options import AsJson, LogAddress, Servers, log_at
 from headrace.cli.printing import say, show
-from headrace.log.protocol import Log, Records, Topic
+from headrace.cli.text_formats import in_json
+from headrace.log.protocol import Log, LogRow, Records, Topic
 from headrace.model.ids import TopicPartition
+from headrace.model.record import Headers
+
+CAUSE = "__streams.errors."
+
+
+class DeadLetter(NamedTuple):
+    """A record of the dead letter topic. `headers` are the record's own; `cause` has the others, by their last word."""
+
+    at: TopicPartition
+    offset: int
+    key: bytes | None
+    value: bytes | None
+    timestamp: int
+    headers: Headers
+    cause: Mapping[str, str]
+
+    @property
+    def origin(self) -> TopicPartition | None:
+        """The partition that it came from; None: it came from none, or the headers do not tell."""
+        topic, partition = self.cause.get("topic"), self.cause.get("partition", "")
+        return TopicPartition(topic, int(partition)) if topic and partition.isdecimal() else None
+
+    def as_dict(self) -> dict[str, Any]:
+        """All of it, for JSON and tables."""
+        offset = self.cause.get("offset", "")
+        return {
+            "partition": self.at.partition,
+            "offset": self.offset,
+            "timestamp": self.timestamp,
+            "topic": self.cause.get("topic") or None,
+            "from_partition": self.origin.partition if self.origin else None,
+            "from_offset": int(offset) if offset.isdecimal() else None,
+            "exception": self.cause.get("exception"),
+            "message": self.cause.get("message"),
+            "stacktrace": self.cause.get("stacktrace"),
+            "headers": [[name, in_json(value)] for name, value in self.headers],
+            "key": in_json(self.key),
+            "value": in_json(self.value),
+        }
+
+
+def letter_of(at: TopicPartition, row: LogRow) -> DeadLetter:
+    """
+    >>> raw = (("h", b"1"), ("__streams.errors.topic", b"orders"), ("__streams.errors.partition", b"2"))
+    >>> letter = letter_of(TopicPartition("dead", 0), (7, b"k", b"v", 10, raw))
+    >>> letter.headers, letter.origin
+    ((('h', b'1'),), TopicPartition(topic='orders', partition=2))
+    """
+    offset, key, value, timestamp, headers = row
+    cause = {name[len(CAUSE) :]: (raw or b"").decode(errors="replace") for name, raw in headers if _is_cause(name)}
+    own = tuple((name, raw) for name, raw in headers if not _is_cause(name))
+    return DeadLetter(at, offset, key, value, timestamp, own, cause)
+
+
+def letters_in(log: Log, topic: str, starts: Mapping[TopicPartition, int]) -> Iterator[DeadLetter]:
+    """Those that are there now, partition by partition, each from its start if it has one."""
+    log.topic(topic)
+    for at, extent in sorted(log.extents([topic]).items()):
+        start = min(max(starts.get(at, 0), extent.earliest), extent.end)
+        for chunk in log.read(at, start, extent.end):
+            for row in chunk.rows():
+                yield letter_of(at, row)
+
+
+def _is_cause(name: str) -> bool:
+    return name.startswith(CAUSE)
+
 
 GROUP = "headrace-dead-letters"  # it has read what was replayed
 AT_ONCE = 500  # letters that are sent together: if it is killed, at most so many are sent twice
@@ -68,7 +138,7 @@ def replay(
     return int(left > 0)
 
 
-def _row(letter: Letter, known: Mapping[str, Topic]) -> dict[str, Any]:
+def _row(letter: DeadLetter, known: Mapping[str, Topic]) -> dict[str, Any]:
     to = letter.origin
     return {
         "partition": letter.at.partition,
@@ -90,7 +160,7 @@ def _problem(to: TopicPartition | None, known: Mapping[str, Topic]) -> str | Non
     return None
 
 
-def _send(log: Log, letters: Iterable[Letter]) -> None:
+def _send(log: Log, letters: Iterable[DeadLetter]) -> None:
     """All of them at once, in their order, with the times and headers that they had."""
     rows = defaultdict[TopicPartition, list[Any]](list)
     for letter in letters:

@@ -1,14 +1,21 @@
-"""`headrace demo`: an example on Spark and the embedded log, with a generator of events, live."""
+"""The example programs: beside the sources in a clone, inside the package when it is installed.
+
+`headrace demo`: an example on Spark and the embedded log, with a generator of events, live.
+"""
 
 from __future__ import annotations
 
+import ast
 import random
+import sys
 import tempfile
 import threading
 import time
 from collections.abc import Generator
 from contextlib import ExitStack, closing, contextmanager
+from importlib import import_module
 from pathlib import Path
+from types import ModuleType
 from typing import Annotated, Any
 
 import typer
@@ -16,13 +23,46 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+import headrace
 from headrace.app import Application
-from headrace.cli import programs
-from headrace.cli.engine import start_spark
 from headrace.cli.options import AsJson
-from headrace.cli.printing import out, say, show
-from headrace.log import Consumer, ConsumerRecord, Producer, open_log
-from headrace.spark.life import ended_by_signals
+from headrace.cli.printing import Failed, out, say, show
+from headrace.cli.quiet_spark import start_spark
+from headrace.clients import Consumer, ConsumerRecord, Producer
+from headrace.log import open_log
+from headrace.spark.application_state import ended_by_signals
+
+_PACKAGE = Path(headrace.__file__).parent
+
+
+def folder() -> Path:
+    """Where the examples are."""
+    found = [place for place in (_PACKAGE / "programs/examples", _PACKAGE.parents[1] / "examples") if place.is_dir()]
+    if not found:
+        raise Failed(f"the examples are not where they should be, {_PACKAGE / 'programs'}: install headrace again")
+    return found[0]
+
+
+def names() -> dict[str, str]:
+    """The examples, with what they say of themselves."""
+    files = sorted(path for path in folder().glob("*.py") if path.stem not in {"events", "__init__"})
+    return {path.stem: _first_sentence(path) for path in files}
+
+
+def program(name: str) -> ModuleType:
+    """An example, imported as the workers will import it."""
+    if name not in names():
+        raise Failed(f"there is no example {name!r} (there are: {', '.join(names())})")
+    parent = str(folder().parent)
+    if parent not in sys.path:
+        sys.path.insert(0, parent)
+    return import_module(f"examples.{name}")
+
+
+def _first_sentence(path: Path) -> str:
+    text = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or ""
+    return " ".join(text.partition("\n\n")[0].split())
+
 
 A_SECOND = 40  # events
 ROWS = 15
@@ -39,10 +79,10 @@ def demo(
 ) -> None:
     """Run an example live, with made-up events, until Ctrl-C."""
     if list_all:
-        rows = [{"name": example, "about": about} for example, about in programs.names().items()]
+        rows = [{"name": example, "about": about} for example, about in names().items()]
         show(rows, ["name", "about"], as_json=as_json)
         return
-    example = programs.program(name)
+    example = program(name)
     with ExitStack() as stack:
         place = directory or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="headrace-demo-")))
         last = stack.enter_context(_running(name, example, place.absolute(), seconds))
@@ -138,7 +178,7 @@ def _table(name: str, latest: dict[tuple[str, str], str], seen: int) -> Table:
 
 
 def _hint(name: str, example: Any, directory: Path | None) -> None:
-    say(f"Next: the program is {programs.folder() / name}.py. `headrace demo --list` shows the others,")
+    say(f"Next: the program is {folder() / name}.py. `headrace demo --list` shows the others,")
     if directory is None:
         say(f"`headrace demo {name} --directory demo` keeps log and state: the next run goes on where it ended.")
         return

@@ -19,16 +19,15 @@ from headrace.cli import (
     demo,
     doctor,
     groups,
-    looking,
     produce,
     reset,
     run,
+    status,
     topics,
     topology,
 )
 from headrace.cli.printing import hush, say
-from headrace.errors import StreamsError
-from headrace.log.errors import UnknownTopicError
+from headrace.errors import StreamsError, UnknownTopicError
 
 DEBUG = "HEADRACE_DEBUG"
 
@@ -53,7 +52,7 @@ app.command("changelogs")(changelogs.changelogs)
 app.add_typer(broker.app, name="broker")
 app.command("doctor")(doctor.doctor)
 app.command("config")(config.config)
-looking.register(app)
+status.register(app)
 
 
 def _show_version(wanted: bool) -> None:

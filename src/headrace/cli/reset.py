@@ -1,25 +1,275 @@
-"""`headrace reset`: what `kafka-streams-application-reset` does, with a checkpoint instead of a group."""
+"""Where an application is to go on reading: Kafka's ways to say it.
+
+An application that begins anew: a checkpoint without state, and with positions that were chosen.
+
+It is one more manifest, which empties every task and says where to go on. So it happens at once or not at all, and
+nobody who still runs can commit after it. Only then is deleted what nothing names any more.
+
+1. the next epoch is ours: nobody else runs       4. the log counts on from there
+2. what was committed is delivered                5. files of the old state are deleted
+3. the manifest is created: now it happened
+
+`headrace reset`: what `kafka-streams-application-reset` does, with a checkpoint instead of a group.
+"""
 
 from __future__ import annotations
 
+import csv
+import re
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from shutil import rmtree
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 import typer
 
-from headrace.cli import aims
-from headrace.cli.anew import Untouched, begin_anew, claim, global_topics, read_checkpoint
+from headrace.checkpoint import recovery
+from headrace.checkpoint.compaction import purge
+from headrace.checkpoint.delivery import Delivery
+from headrace.checkpoint.files import manifest_name, read_piece
+from headrace.checkpoint.ledger import Ledger, manifest_numbers
+from headrace.checkpoint.manifest import Manifest, TaskChange, encode_manifest
+from headrace.checkpoint.ownership import Holder, Ownership, is_gone, this_process
+from headrace.checkpoint.steps import unobserved
+from headrace.checkpoint.storage import Storage, open_storage
 from headrace.cli.options import AsJson, LogAddress, Servers, log_at
 from headrace.cli.printing import Failed, WrongUsage, err, say, show, show_json
-from headrace.commit.ledger import Ledger
-from headrace.commit.storage import Storage, open_storage
-from headrace.log.protocol import Log
+from headrace.errors import CheckpointCorruptedError, CheckpointMismatchError
+from headrace.log.open import TopicCreatingLog
+from headrace.log.protocol import Extent, Log
+from headrace.model.clock import SystemClock
 from headrace.model.ids import TopicPartition
+
+Offsets = dict[TopicPartition, int]
+Extents = Mapping[TopicPartition, Extent]
+# (log, the partitions to move with what they have, where they are now) -> where they are to be
+Aim = Callable[[Log, Extents, Mapping[TopicPartition, int]], Offsets]
+_DURATION = re.compile(r"P(?:(\d+)D)?(?:T(?:(\d+)H)?(?:(\d+)M)?(?:(\d+(?:\.\d{1,3})?)S)?)?")
+
+
+def to_earliest(log: Log, extents: Extents, now: Mapping[TopicPartition, int]) -> Offsets:
+    return {at: extent.earliest for at, extent in extents.items()}
+
+
+def to_latest(log: Log, extents: Extents, now: Mapping[TopicPartition, int]) -> Offsets:
+    return {at: extent.end for at, extent in extents.items()}
+
+
+def to_offset(offset: int) -> Aim:
+    return lambda log, extents, now: dict.fromkeys(extents, offset)
+
+
+def to_time(time: int) -> Aim:
+    """The first record at or after a time, in ms; the end, where there is none."""
+
+    def aim(log: Log, extents: Extents, now: Mapping[TopicPartition, int]) -> Offsets:
+        found = log.offsets_for_times(dict.fromkeys(extents, time))
+        return {at: extent.end if (offset := found[at]) is None else offset for at, extent in extents.items()}
+
+    return aim
+
+
+def shift_by(many: int) -> Aim:
+    """So many records on, or, if it is negative, back."""
+
+    def aim(log: Log, extents: Extents, now: Mapping[TopicPartition, int]) -> Offsets:
+        unknown = [str(at) for at in extents if at not in now]
+        if unknown:
+            raise Failed(f"--shift-by needs a position to shift, and {', '.join(unknown)} has none: give an offset")
+        return {at: now[at] + many for at in extents}
+
+    return aim
+
+
+def from_file(path: Path) -> Aim:
+    """Of a CSV file: topic,partition,offset."""
+
+    def aim(log: Log, extents: Extents, now: Mapping[TopicPartition, int]) -> Offsets:
+        found: Offsets = {}
+        with path.open(newline="", encoding="utf-8") as file:
+            for number, row in enumerate(csv.reader(file), 1):
+                try:
+                    topic, partition, offset = row
+                    found[TopicPartition(topic.strip(), int(partition))] = int(offset)
+                except ValueError:
+                    raise Failed(f"{path}, line {number}: a line is topic,partition,offset, not {row!r}") from None
+        unknown = sorted(found.keys() - extents.keys())
+        if unknown:
+            raise Failed(f"{path} names {unknown[0]}, which is not a partition of the --input-topics")
+        return found
+
+    return aim
+
+
+def clamped(at: TopicPartition, offset: int, extent: Extent) -> int:
+    """The nearest offset that there is."""
+    return min(max(offset, extent.earliest), extent.end)
+
+
+def milliseconds_of(duration: str) -> int:
+    """How long an ISO 8601 duration is.
+
+    >>> milliseconds_of("P1DT2H"), milliseconds_of("PT1.5S")
+    (93600000, 1500)
+    """
+    found = _DURATION.fullmatch(duration)
+    if found is None or not any(found.groups()):
+        raise WrongUsage(f"--by-duration is PnDTnHnMnS, such as PT1H30M, not {duration!r}")
+    days, hours, minutes, seconds = (float(part or 0) for part in found.groups())
+    return round((((days * 24 + hours) * 60 + minutes) * 60 + seconds) * 1000)
+
+
+def time_of(text: str) -> int:
+    """A date and time in ms since the epoch; without a zone it is UTC, as for Kafka's tool.
+
+    >>> time_of("1970-01-01T00:00:01.500"), time_of("1970-01-01T01:00:00+01:00")
+    (1500, 0)
+    """
+    try:
+        given = datetime.fromisoformat(text)
+    except ValueError:
+        raise WrongUsage(f"--to-datetime is YYYY-MM-DDTHH:MM:SS.sss, not {text!r}") from None
+    given = given if given.tzinfo else given.replace(tzinfo=UTC)
+    return round(given.timestamp() * 1000)
+
+
+_LEASE = 15_000
+
+
+class Read(NamedTuple):
+    """What a checkpoint says, or, if it can be read no more, why."""
+
+    ledger: Ledger
+    damage: CheckpointCorruptedError | None
+
+
+@dataclass(frozen=True, slots=True)
+class Untouched:
+    """A storage that can be read; what is written to it is forgotten, so that nothing happens."""
+
+    storage: Storage
+
+    def create(self, name: str, data: bytes) -> bool:
+        return True
+
+    def read(self, name: str, start: int = 0, size: int | None = None) -> bytes:
+        return self.storage.read(name, start, size)
+
+    def names(self, prefix: str = "") -> list[str]:
+        return self.storage.names(prefix)
+
+    def delete(self, name: str) -> None:
+        pass
+
+    def describe(self) -> str:
+        return self.storage.describe()
+
+
+def read_checkpoint(storage: Storage) -> Read:
+    """Where an application is; a checkpoint that is damaged can still be begun anew."""
+    try:
+        return Read(recovery.recover(storage, 1), None)
+    except CheckpointCorruptedError as damage:
+        return Read(Ledger(), damage)
+
+
+def claim(storage: Storage, application: str, read: Read, *, force: bool) -> tuple[str, Ownership]:
+    """The id of the checkpoint and the right to change it, if it is the application's and nobody runs on it."""
+    checkpoint = recovery.identify(storage, application, read.ledger)
+    gone = _always if force else is_gone
+    owner = Ownership.claim(storage, SystemClock(), me=this_process(), lease=_LEASE, above=read.ledger.epoch, gone=gone)
+    return checkpoint, owner
+
+
+def deliver_rest(storage: Storage, log: Log, application: str, read: Read) -> str | None:
+    """Delivers what was committed and is not in the log yet; a sentence if that cannot be done."""
+    delivery = Delivery(TopicCreatingLog(log), application, exactly_once=True, at_step=unobserved)
+    if read.damage is not None:
+        return f"{read.damage}. What was committed last may not have been delivered"
+    try:
+        delivery.catch_up(recovery.undelivered(storage, read.ledger, delivery.last), partial(read_piece, storage))
+    except CheckpointCorruptedError as error:
+        return f"{error}. Batches after {delivery.last} were committed and cannot be delivered"
+    return None
+
+
+def begin_anew(
+    storage: Storage, log: Log, application: str, positions: Mapping[TopicPartition, int], *, force: bool
+) -> str | None:
+    """Empties a checkpoint and sets its positions; gives a sentence if something that was committed is lost."""
+    read = read_checkpoint(storage)
+    checkpoint, owner = claim(storage, application, read, force=force)
+    try:
+        lost = deliver_rest(storage, log, application, read)
+        number = max([-1, log.delivered(application), *manifest_numbers(storage)]) + 1
+        manifest = _first(number, checkpoint, application, owner.epoch, read.ledger, log, positions)
+        if not storage.create(manifest_name(number), encode_manifest(manifest)):
+            raise CheckpointMismatchError(
+                f"{manifest_name(number)} of {storage.describe()} was written by another instance just now: stop it, "
+                "and reset again"
+            )
+        log.mark_delivered(application, number)
+        purge(storage, {manifest_name(number)}, number, unobserved)
+        owner.forget_earlier()
+    finally:
+        owner.release()
+    return lost
+
+
+def _first(
+    number: int,
+    checkpoint: str,
+    application: str,
+    epoch: int,
+    before: Ledger,
+    log: Log,
+    positions: Mapping[TopicPartition, int],
+) -> Manifest:
+    """A manifest that says all: no state, and where to go on."""
+    follows = before.number == number - 1
+    nested: dict[str, dict[int, int]] = {}
+    for at, offset in sorted(positions.items()):
+        nested.setdefault(at.topic, {})[at.partition] = offset
+    return Manifest(
+        number=number,
+        predecessor=before.digest if follows else b"",
+        since=number,
+        checkpoint=checkpoint,
+        application=application,
+        epoch=epoch,
+        clock=before.clock,
+        delivered=-1,
+        tasks=tuple(TaskChange(task, True, (), None) for task in sorted(before.tasks)),
+        positions=nested,
+        topics={topic: log.topic(topic).id for topic in nested},
+    )
+
+
+def global_topics(ledger: Ledger) -> set[str]:
+    """The topics that fill global tables: no sub-topology reads them."""
+    if ledger.fingerprint is None:
+        return set()
+    reads: Sequence[str] = [name for group in ledger.fingerprint.groups for name in group.reads]
+    return {topic for topic in ledger.topics if not any(_topic_names(name, topic) for name in reads)}
+
+
+def _topic_names(text: str, topic: str) -> bool:
+    """Whether a sub-topology that reads `text`, a topic or a pattern, reads a topic."""
+    try:
+        return text == topic or re.fullmatch(text, topic) is not None
+    except re.error:
+        return False
+
+
+def _always(holder: Holder, me: Holder) -> bool:
+    return True
+
 
 _INTERNAL = ("-changelog", "-repartition", "-topic")
 COLUMNS = ["topic", "partition", "as", "position", "new_position"]
@@ -76,30 +326,30 @@ def _carry_out(
         say(f"Note: {lost}.")
 
 
-def _aim(*given: Any) -> aims.Aim:
+def _aim(*given: Any) -> Aim:
     """The one way that was chosen to say where to go."""
     offset, earliest, latest, duration, moment, shift, file = given
-    chosen: dict[str, aims.Aim] = {}
+    chosen: dict[str, Aim] = {}
     if offset is not None:
-        chosen["--to-offset"] = aims.to_offset(offset)
+        chosen["--to-offset"] = to_offset(offset)
     if earliest:
-        chosen["--to-earliest"] = aims.to_earliest
+        chosen["--to-earliest"] = to_earliest
     if latest:
-        chosen["--to-latest"] = aims.to_latest
+        chosen["--to-latest"] = to_latest
     if duration is not None:
-        chosen["--by-duration"] = aims.to_time(time.time_ns() // 1_000_000 - aims.milliseconds_of(duration))
+        chosen["--by-duration"] = to_time(time.time_ns() // 1_000_000 - milliseconds_of(duration))
     if moment is not None:
-        chosen["--to-datetime"] = aims.to_time(aims.time_of(moment))
+        chosen["--to-datetime"] = to_time(time_of(moment))
     if shift is not None:
-        chosen["--shift-by"] = aims.shift_by(shift)
+        chosen["--shift-by"] = shift_by(shift)
     if file is not None:
-        chosen["--from-file"] = aims.from_file(file)
+        chosen["--from-file"] = from_file(file)
     if len(chosen) > 1:
         raise WrongUsage(f"{' and '.join(chosen)} contradict each other: give one")
-    return next(iter(chosen.values()), aims.to_earliest)
+    return next(iter(chosen.values()), to_earliest)
 
 
-def _moves(log: Log, ledger: Ledger, inputs: list[str], skipped: list[str], aim: aims.Aim) -> list[dict[str, Any]]:
+def _moves(log: Log, ledger: Ledger, inputs: list[str], skipped: list[str], aim: Aim) -> list[dict[str, Any]]:
     """Where each partition is, and where it is to be; those that are not named stay, except those of global tables."""
     now, existing = ledger.positions, log.topics()
     of_globals = sorted(global_topics(ledger) & existing.keys() - {*inputs, *skipped})
@@ -113,7 +363,7 @@ def _moves(log: Log, ledger: Ledger, inputs: list[str], skipped: list[str], aim:
         is_same = ledger.topics.get(at.topic) == existing[at.topic].id
         stays = now.get(at, extent.earliest) if is_same else extent.earliest
         ways = {"intermediate": extent.end, "global table": extent.earliest}
-        there = aims.clamped(at, wanted.get(at, ways.get(roles[at.topic], stays)), extent)
+        there = clamped(at, wanted.get(at, ways.get(roles[at.topic], stays)), extent)
         place = {"topic": at.topic, "partition": at.partition, "as": roles[at.topic]}
         rows.append({**place, "position": now.get(at), "new_position": there})
     return rows

@@ -12,17 +12,16 @@ from typing import Annotated, Any
 import typer
 
 from headrace.app import Application
-from headrace.cli.engine import start_spark
-from headrace.cli.loading import load
+from headrace.cli.options import load
 from headrace.cli.printing import WrongUsage, err, pairs, say
-from headrace.cli.standby import Serve, stand_by
-from headrace.cli.warming import warm_up
-from headrace.cli.watching import Host, Insecure, Port, Token
+from headrace.cli.quiet_spark import start_spark
+from headrace.cli.standby import Serve, stand_by, warm_up
+from headrace.cli.status import Host, Insecure, Port, Token
 from headrace.config.properties import read_properties
 from headrace.query.follower import Follower
 from headrace.query.status import Observed
 from headrace.topology.builder import Topology
-from headrace.web.board import Board
+from headrace.web.application_view import ApplicationView
 from headrace.web.server import Server
 
 Target = Annotated[
@@ -82,7 +81,7 @@ def _run(app: Application, serve: Serve) -> None:
 def _served(
     app: Application, host: str, port: int, token: str | None, follower: Follower, observed: Observed, *, insecure: bool
 ) -> Server:
-    board = Board(follower=follower, observed=observed, topology=app.topology.describe())
+    board = ApplicationView(follower=follower, observed=observed, topology=app.topology.describe())
     return Server(board, host=host, port=port, token=token, insecure=insecure)
 
 

@@ -1,23 +1,60 @@
-"""`headrace run --standby`: an instance that waits until the one that runs is gone."""
+"""Spark, warm: the first batch of a JVM takes seconds, which one who stands by has, and one who takes over has not.
+
+`headrace run --standby`: an instance that waits until the one that runs is gone.
+"""
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
+from tempfile import TemporaryDirectory
+from typing import Any
 
 from headrace.app import Application
 from headrace.cli.printing import say
-from headrace.commit.errors import AlreadyRunningError
-from headrace.errors import StreamsError
+from headrace.clients import Admin, Producer
+from headrace.dsl.builder import StreamsBuilder
+from headrace.errors import AlreadyRunningError, StreamsError
 from headrace.model.clock import SystemClock
 from headrace.query.follower import Follower
-from headrace.query.liveness import state_of
-from headrace.query.samples import ShownRecord
-from headrace.query.standing_by import wait_for_turn
+from headrace.query.rendering import ShownRecord
+from headrace.query.standby import state_of, wait_for_turn
 from headrace.query.status import Observation, Observed
-from headrace.spark.life import State, ended_by_signals
+from headrace.serde.primitives import STRING
+from headrace.spark.application_state import State, ended_by_signals
 from headrace.web.server import Server
+
+PATIENCE = 60.0  # seconds
+_log = logging.getLogger(__name__)
+
+
+def warm_up(app: Application) -> None:
+    """Counts a word in the session of an application, with a log, a checkpoint and a state that are gone afterwards."""
+    builder = StreamsBuilder()
+    words = builder.stream("words", key=STRING, value=STRING)
+    words.group_by(_word, key=STRING, value=STRING).count()
+    with TemporaryDirectory(prefix="headrace-warm-up-") as folder:
+        log, setup = f"file:{folder}/log", app.setup
+        with Admin(log) as admin:
+            admin.create_topic("words", partitions=1)
+        with Producer(log, key_serde=STRING, value_serde=STRING) as producer:
+            producer.send("words", "a", "a")
+        made = Application(
+            "warm-up", builder.build(), log,
+            checkpoint=f"{folder}/checkpoint", state_dir=f"{folder}/state", spark=setup.spark, master=setup.master,
+        )  # fmt: skip
+        try:
+            with made:
+                made.drain(PATIENCE)
+        except StreamsError as error:  # on a cluster, whose executors cannot read such a log
+            _log.info("Spark is not warm: %s", error)
+
+
+def _word(key: Any, word: Any) -> Any:
+    return word
+
 
 # The pages, if they are wanted: what a follower reads, and what is known of the application beside.
 Serve = Callable[[Follower, Observed], AbstractContextManager[Server | None]]

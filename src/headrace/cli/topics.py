@@ -10,10 +10,11 @@ import typer
 
 from headrace.cli.options import AsJson, LogAddress, Servers, log_at
 from headrace.cli.printing import WrongUsage, pairs, say, show, show_json
-from headrace.log import Admin, Log
-from headrace.log.admin import TopicDescription
-from headrace.log.configs import DEFAULTS
-from headrace.log.errors import UnknownTopicError
+from headrace.clients import Admin
+from headrace.clients.admin import TopicDescription
+from headrace.errors import UnknownTopicError
+from headrace.log import Log
+from headrace.log.embedded.topics import DEFAULTS
 
 app = typer.Typer(help="List, create, describe, alter and delete topics.", no_args_is_help=True)
 

@@ -8,12 +8,11 @@ from typing import Annotated
 
 import typer
 
-from headrace.cli.loading import graph_of, load
-from headrace.cli.options import AsJson
+from headrace.cli.options import AsJson, graph_of, load
 from headrace.cli.printing import show_json
 from headrace.cli.run import Target
 from headrace.topology.describe import describe
-from headrace.topology.picture import picture
+from headrace.topology.drawing.svg import picture
 
 
 class Format(Enum):

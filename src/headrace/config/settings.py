@@ -9,9 +9,9 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Self
 
-from headrace.config import values
+from headrace.config import parsing
+from headrace.config.parsing import Guarantee, Handler, StoreKind
 from headrace.config.properties import read_properties
-from headrace.config.values import Guarantee, Handler, StoreKind
 from headrace.errors import ConfigError
 
 _log = logging.getLogger(__name__)
@@ -93,43 +93,43 @@ class Config:
 
 
 _READERS: dict[str, Callable[[Any], Any]] = {
-    "application_id": values.text,
-    "auto_create_topics_enable": values.yes_or_no,
-    "auto_offset_reset": values.offset_reset,
-    "batch_max_records": values.positive,
-    "batch_max_bytes": values.positive,
-    "bootstrap_servers": values.text,
-    "buffered_records_per_partition": values.positive,
-    "commit_interval_ms": values.milliseconds,
-    "dashboard_sample_records": values.whole,
-    "default_key_serde": values.as_given,
-    "default_timestamp_extractor": values.as_given,
-    "default_value_serde": values.as_given,
-    "delivery_job_min_bytes": values.positive,
-    "deserialization_exception_handler": values.handler,
-    "dsl_store_format": values.store_format,
-    "dsl_store_suppliers_class": values.store_kind,
-    "emit_interval_ms": values.milliseconds,
-    "ensure_explicit_internal_resource_naming": values.yes_or_no,
-    "errors_dead_letter_queue_topic_name": values.text,
-    "max_task_idle_ms": values.any_whole,
-    "num_partitions": values.positive,
-    "num_standby_replicas": values.whole,
-    "num_stream_threads": values.positive,
-    "processing_exception_handler": values.handler,
-    "processing_exception_handler_global_enabled": values.yes_or_no,
-    "processing_guarantee": values.guarantee,
-    "production_exception_handler": values.handler,
-    "receipt_max_bytes": values.whole,
-    "replication_factor": values.any_whole,
-    "state_cleanup_delay_ms": values.milliseconds,
-    "state_dir": values.text,
-    "statestore_cache_max_bytes": values.whole,
-    "stream_time_scope": values.time_scope,
-    "topology_optimization": values.optimization,
-    "window_size_ms": values.positive,
-    "windowed_inner_class_serde": values.as_given,
-    "windowstore_changelog_additional_retention_ms": values.milliseconds,
+    "application_id": parsing.text,
+    "auto_create_topics_enable": parsing.yes_or_no,
+    "auto_offset_reset": parsing.offset_reset,
+    "batch_max_records": parsing.positive,
+    "batch_max_bytes": parsing.positive,
+    "bootstrap_servers": parsing.text,
+    "buffered_records_per_partition": parsing.positive,
+    "commit_interval_ms": parsing.milliseconds,
+    "dashboard_sample_records": parsing.whole,
+    "default_key_serde": parsing.as_given,
+    "default_timestamp_extractor": parsing.as_given,
+    "default_value_serde": parsing.as_given,
+    "delivery_job_min_bytes": parsing.positive,
+    "deserialization_exception_handler": parsing.handler,
+    "dsl_store_format": parsing.store_format,
+    "dsl_store_suppliers_class": parsing.store_kind,
+    "emit_interval_ms": parsing.milliseconds,
+    "ensure_explicit_internal_resource_naming": parsing.yes_or_no,
+    "errors_dead_letter_queue_topic_name": parsing.text,
+    "max_task_idle_ms": parsing.any_whole,
+    "num_partitions": parsing.positive,
+    "num_standby_replicas": parsing.whole,
+    "num_stream_threads": parsing.positive,
+    "processing_exception_handler": parsing.handler,
+    "processing_exception_handler_global_enabled": parsing.yes_or_no,
+    "processing_guarantee": parsing.guarantee,
+    "production_exception_handler": parsing.handler,
+    "receipt_max_bytes": parsing.whole,
+    "replication_factor": parsing.any_whole,
+    "state_cleanup_delay_ms": parsing.milliseconds,
+    "state_dir": parsing.text,
+    "statestore_cache_max_bytes": parsing.whole,
+    "stream_time_scope": parsing.time_scope,
+    "topology_optimization": parsing.optimization,
+    "window_size_ms": parsing.positive,
+    "windowed_inner_class_serde": parsing.as_given,
+    "windowstore_changelog_additional_retention_ms": parsing.milliseconds,
 }
 
 # Names that Kafka Streams retired, and those of its internals that mean the same.

@@ -6,16 +6,22 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from headrace.dsl.functions import Function
+from headrace.dsl.logical.graph import SUFFIX, Place, repartition
+from headrace.dsl.logical.steps import Operate, Repartition, Step
+from headrace.dsl.materialization import (
+    AnyWindows,
+    StoreOption,
+    materialized,
+    named,
+    table_store,
+    window_store,
+    windowed_key,
+)
 from headrace.dsl.options import EmitStrategy, Materialized
-from headrace.dsl.place import Place
-from headrace.dsl.repartition import SUFFIX, repartition
-from headrace.dsl.steps import Operate, Repartition, Step
-from headrace.dsl.stores import AnyWindows, StoreOption, materialized, named, table_store, window_store, windowed_key
 from headrace.model.windows import SessionWindows, SlidingWindows
 from headrace.serde.primitives import LONG
 from headrace.state.spec import StoreSpec, VersionedKind
-from headrace.topology.nodes import Node, SessionAggregate, SlidingAggregate, WindowAggregate
-from headrace.topology.serdes import ChangeOf, SerdeLike
+from headrace.topology.nodes import ChangeOf, Node, SerdeLike, SessionAggregate, SlidingAggregate, WindowAggregate
 
 
 @dataclass(eq=False, slots=True)

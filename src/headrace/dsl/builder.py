@@ -7,23 +7,21 @@ from collections.abc import Callable, Iterable
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, NoReturn, Self
 
-from headrace.dsl import retired
-from headrace.dsl.draft import Draft
-from headrace.dsl.optimize import optimizations
-from headrace.dsl.optimize import optimize as rewrite
-from headrace.dsl.place import Place
-from headrace.dsl.steps import AddStore, ReadGlobal, ReadStream, ReadTable, Step
-from headrace.dsl.stores import StoreOption, materialized, named, table_store, with_serdes
+from headrace.dsl import retired_names
+from headrace.dsl.logical.graph import LogicalGraph, Place
+from headrace.dsl.logical.lowering import write_all
+from headrace.dsl.logical.optimizations import optimizations
+from headrace.dsl.logical.optimizations import optimize as rewrite
+from headrace.dsl.logical.steps import AddStore, ReadGlobal, ReadStream, ReadTable, Step
+from headrace.dsl.logical.table_properties import set_versioned
+from headrace.dsl.materialization import StoreOption, materialized, named, table_store, with_serdes
 from headrace.dsl.stream import KStream
 from headrace.dsl.table import GlobalKTable, KTable
-from headrace.dsl.versioning import set_versioned
-from headrace.dsl.write import write_all
 from headrace.errors import TopologyError
 from headrace.state.spec import StoreSpec
-from headrace.topology import validate
+from headrace.topology import validation
 from headrace.topology.builder import Topology, source
-from headrace.topology.nodes import Process, Source, TableSource, TimestampExtractor
-from headrace.topology.serdes import SerdeLike
+from headrace.topology.nodes import Process, SerdeLike, Source, TableSource, TimestampExtractor
 
 Reset = str | int | timedelta | None
 
@@ -48,7 +46,7 @@ class StreamsBuilder:
     """
 
     def __init__(self) -> None:
-        self._draft = Draft()
+        self._draft = LogicalGraph()
 
     def stream(
         self,
@@ -62,7 +60,7 @@ class StreamsBuilder:
     ) -> KStream:
         """The records of topics: of the ones named, or of all that match a pattern."""
         if pattern is None:
-            validate.topics_given(name or "stream", topics)
+            validation.topics_given(name or "stream", topics)
         name = self._draft.names.given(name, "KSTREAM-SOURCE-")
         node = source(name, tuple(dict.fromkeys(topics)), pattern, key, value, timestamp, offset_reset)
         step = self._draft.add(Step(name, ReadStream(node)), self._draft.root)
@@ -126,7 +124,7 @@ class StreamsBuilder:
     ) -> Self:
         """A store that a processor fills from all partitions of a topic, and that every processor may read."""
         reader, node = self._table_names(name)
-        validate.makes_new_ones(supplier, node)
+        validation.makes_new_ones(supplier, node)
         read = Source(reader, (topic,), None, key, value, timestamp)
         self._draft.add(Step(spec.name, ReadGlobal(read, Process(node, supplier), spec)), self._draft.root)
         return self
@@ -145,4 +143,4 @@ class StreamsBuilder:
     if not TYPE_CHECKING:
 
         def __getattr__(self, name: str) -> NoReturn:
-            retired.refuse("StreamsBuilder", retired.BUILDER, name)
+            retired_names.refuse("StreamsBuilder", retired_names.BUILDER, name)

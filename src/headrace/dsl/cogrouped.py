@@ -9,16 +9,22 @@ from typing import TYPE_CHECKING
 from headrace.dsl import aggregates as agg
 from headrace.dsl.aggregates import Group, grace_until_close, window_node
 from headrace.dsl.functions import Function, exactly
+from headrace.dsl.logical.graph import Place, repartition
+from headrace.dsl.logical.steps import Operate, Step
+from headrace.dsl.materialization import (
+    AnyWindows,
+    StoreOption,
+    materialized,
+    named,
+    table_store,
+    window_store,
+    windowed_key,
+)
 from headrace.dsl.options import EmitStrategy, Materialized
-from headrace.dsl.place import Place
-from headrace.dsl.repartition import repartition
-from headrace.dsl.steps import Operate, Step
-from headrace.dsl.stores import AnyWindows, StoreOption, materialized, named, table_store, window_store, windowed_key
 from headrace.dsl.table import KTable
 from headrace.dsl.windowed import check_windows, windowed_functions
 from headrace.state.spec import StoreSpec, VersionedKind
-from headrace.topology.nodes import Node, StreamAggregate, TablePassThrough
-from headrace.topology.serdes import SerdeLike
+from headrace.topology.nodes import Node, SerdeLike, StreamAggregate, TablePassThrough
 
 if TYPE_CHECKING:
     from headrace.dsl.grouped import KGroupedStream

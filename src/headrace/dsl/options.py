@@ -9,7 +9,7 @@ from typing import Literal, Self
 
 from headrace.model.windows import milliseconds
 from headrace.topology.naming import valid_name
-from headrace.topology.serdes import SerdeLike
+from headrace.topology.nodes import SerdeLike
 
 
 class EmitStrategy(Enum):

@@ -1,25 +1,27 @@
-"""KStream: records that stand for themselves, one method per verb."""
+"""KStream: records that stand for themselves, one method per verb.
+
+A stream split into branches.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, NoReturn, TextIO, Unpack
+from typing import TYPE_CHECKING, Any, Generic, NoReturn, Self, TextIO, TypeVar, Unpack
 
-from headrace.dsl import retired, stream_joins
-from headrace.dsl.branch import BranchedKStream
+from headrace.dsl import joins, retired_names
 from headrace.dsl.functions import Function, printer, topic_extractor, with_key, with_key_joiner
 from headrace.dsl.grouped import KGroupedStream
-from headrace.dsl.place import Place
-from headrace.dsl.repartition import repartition
-from headrace.dsl.steps import Operate, Step, Write
-from headrace.dsl.stores import StoreOption, materialized, named, table_store, with_serdes
-from headrace.dsl.stream_joins import JoinKind, JoinOptions, Side
+from headrace.dsl.joins import JoinKind, JoinOptions, Side
+from headrace.dsl.logical.graph import Place, repartition
+from headrace.dsl.logical.steps import Operate, Step, Write
+from headrace.dsl.materialization import StoreOption, materialized, named, table_store, with_serdes
 from headrace.dsl.table import GlobalKTable, KTable
-from headrace.topology import validate
+from headrace.topology import validation
 from headrace.topology.builder import stores_of
 from headrace.topology.naming import valid_name
 from headrace.topology.nodes import (
+    Branch,
     Filter,
     FlatMap,
     FlatMapValues,
@@ -31,11 +33,11 @@ from headrace.topology.nodes import (
     Peek,
     Process,
     SelectKey,
+    SerdeLike,
     Sink,
     TableSource,
     TopicExtractor,
 )
-from headrace.topology.serdes import SerdeLike
 
 
 @dataclass(frozen=True, eq=False, repr=False, slots=True)
@@ -204,11 +206,11 @@ class KStream:
         mine, f = Side(self.place, self.rekeyed), with_key_joiner(joiner)
         match other:
             case KStream():
-                return KStream(stream_joins.with_stream(mine, Side(other.place, other.rekeyed), f, kind, options))
+                return KStream(joins.with_stream(mine, Side(other.place, other.rekeyed), f, kind, options))
             case KTable():
-                return KStream(stream_joins.with_table(mine, other.place, f, kind, options))
+                return KStream(joins.with_table(mine, other.place, f, kind, options))
             case GlobalKTable():
-                return KStream(stream_joins.with_global_table(mine, other.store, f, kind, options), self.rekeyed)
+                return KStream(joins.with_global_table(mine, other.store, f, kind, options), self.rekeyed)
             case _:
                 raise TypeError(f"a stream is joined with a KStream, a KTable or a GlobalKTable, not with {other!r}")
 
@@ -220,7 +222,7 @@ class KStream:
         return KStream(self.place.then(node), self.rekeyed)
 
     def _process(self, node: Process, store_names: tuple[str, ...]) -> Place:
-        validate.makes_new_ones(node.supplier, node.name)
+        validation.makes_new_ones(node.supplier, node.name)
         return self.place.then(node, stores_of(node.supplier), store_names)
 
     def _with_serdes(self, key: SerdeLike | None, value: SerdeLike | None) -> Place:
@@ -230,4 +232,45 @@ class KStream:
     if not TYPE_CHECKING:
 
         def __getattr__(self, name: str) -> NoReturn:
-            retired.refuse("KStream", retired.STREAM, name)
+            retired_names.refuse("KStream", retired_names.STREAM, name)
+
+
+Stream = TypeVar("Stream")
+Then = Callable[[Stream], Stream | None]
+
+
+class BranchedKStream(Generic[Stream]):
+    """Branches are asked in the order in which they are added; the streams are told apart by name."""
+
+    def __init__(self, place: Place, name: str | None, stream: Callable[[Place], Stream]) -> None:
+        self._name = place.named(name, "KSTREAM-BRANCH-")
+        self._split = Operate(Branch(self._name, (), ()))
+        self._place = place.at(Step(self._name, self._split))
+        self._stream = stream
+        self._streams: dict[str, Stream] = {}
+        self._predicates: list[Function] = []
+        self._branches: list[str] = []
+
+    def branch(self, predicate: Function, *, name: str | None = None, then: Then[Stream] | None = None) -> Self:
+        """Add a branch; `then` gets it, and what it returns takes its place among the streams."""
+        self._predicates.append(with_key(predicate, "a predicate"))
+        self._add(f"{self._name}{len(self._predicates)}" if name is None else valid_name(self._name + name), then)
+        return self
+
+    def default_branch(self, *, name: str | None = None, then: Then[Stream] | None = None) -> dict[str, Stream]:
+        """What no predicate wants; gives all streams by name."""
+        self._add(f"{self._name}0" if name is None else valid_name(self._name + name), then)
+        return self._streams
+
+    def no_default_branch(self) -> dict[str, Stream]:
+        """Drop what no predicate wants; gives all streams by name."""
+        return self._streams
+
+    def _add(self, name: str, then: Then[Stream] | None) -> None:
+        self._place.draft.names.take(name)
+        self._branches.append(name)
+        self._split.node = Branch(self._name, tuple(self._predicates), tuple(self._branches))
+        stream = self._stream(self._place.then(PassThrough(name)))
+        kept = stream if then is None else then(stream)
+        if kept is not None:
+            self._streams[name] = kept

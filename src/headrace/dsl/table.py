@@ -6,24 +6,28 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NoReturn, Unpack
 
-from headrace.dsl import retired, table_joins
-from headrace.dsl.foreign_key import ForeignPair, join_on_foreign_key
+from headrace.dsl import joins, retired_names
 from headrace.dsl.functions import Function, exactly, with_key
-from headrace.dsl.lookup import send_old
+from headrace.dsl.joins import ForeignPair, TableJoinOptions, join_on_foreign_key
+from headrace.dsl.logical.graph import Place
+from headrace.dsl.logical.steps import Operate, Step
+from headrace.dsl.logical.table_properties import send_old
+from headrace.dsl.materialization import StoreOption, materialized, suppress, table_store, with_serdes
 from headrace.dsl.options import Suppressed
-from headrace.dsl.place import Place
-from headrace.dsl.steps import Operate, Step
-from headrace.dsl.stores import StoreOption, materialized, table_store, with_serdes
-from headrace.dsl.suppress import suppress
-from headrace.dsl.table_joins import TableJoinOptions
 from headrace.state.spec import StoreSpec
-from headrace.topology import validate
+from headrace.topology import validation
 from headrace.topology.naming import valid_name
-from headrace.topology.nodes import TableFilter, TableMapValues, TableRekey, TableToStream, TableTransformValues
-from headrace.topology.serdes import SerdeLike
+from headrace.topology.nodes import (
+    SerdeLike,
+    TableFilter,
+    TableMapValues,
+    TableRekey,
+    TableToStream,
+    TableTransformValues,
+)
 
 if TYPE_CHECKING:
-    from headrace.dsl.grouped_table import KGroupedTable
+    from headrace.dsl.grouped import KGroupedTable
     from headrace.dsl.stream import KStream
 
 
@@ -65,7 +69,7 @@ class KTable:
         """Another value for every row, by objects with `init(context)`, `transform(key, value)` and `close()`."""
         kept = self._kept(store, None, None)
         node = TableTransformValues(self._name(name, "KTABLE-TRANSFORMVALUES-"), supplier, kept.store)
-        validate.makes_new_ones(supplier, node.name)
+        validation.makes_new_ones(supplier, node.name)
         return self._then(node, kept, store_names)
 
     def to_stream(self, key_selector: Function | None = None, *, name: str | None = None) -> KStream:
@@ -83,7 +87,7 @@ class KTable:
         self, select: Function, *, key: SerdeLike | None = None, value: SerdeLike | None = None, name: str | None = None
     ) -> KGroupedTable:
         """Group the rows anew: `select` gives a `(key, value)` for every row."""
-        from headrace.dsl.grouped_table import KGroupedTable  # noqa: PLC0415 tables and grouped tables make each other
+        from headrace.dsl.grouped import KGroupedTable  # noqa: PLC0415
 
         node = TableRekey(self._name(name, "KTABLE-SELECT-"), with_key(select))
         place = self.place.then(node)
@@ -105,12 +109,12 @@ class KTable:
         return self._join(other, joiner, "outer", options)
 
     # --------------------------------------------------------------------------------------------------------------
-    def _join(self, other: KTable, joiner: Function, kind: table_joins.JoinKind, options: TableJoinOptions) -> KTable:
+    def _join(self, other: KTable, joiner: Function, kind: joins.TableJoinKind, options: TableJoinOptions) -> KTable:
         if not isinstance(other, KTable):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise TypeError(f"a table is joined with a KTable, not with {other!r}")
         f, on = exactly(2, joiner, "the joiner of two tables"), options.get("on")
         if on is None:
-            return KTable(*table_joins.join(self.place, other.place, f, kind, options))
+            return KTable(*joins.join(self.place, other.place, f, kind, options))
         pair = ForeignPair(self.place, other.place, with_key(on, "on="), f, is_left=kind == "left")
         return KTable(*join_on_foreign_key(pair, options))
 
@@ -146,7 +150,7 @@ class KTable:
     if not TYPE_CHECKING:
 
         def __getattr__(self, name: str) -> NoReturn:
-            retired.refuse("KTable", retired.TABLE, name)
+            retired_names.refuse("KTable", retired_names.TABLE, name)
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,11 +7,11 @@ from dataclasses import dataclass, replace
 from headrace.dsl import aggregates as agg
 from headrace.dsl.aggregates import Group, WindowedFunctions, aggregate_windows
 from headrace.dsl.functions import Function, exactly
+from headrace.dsl.materialization import AnyWindows, StoreOption, materialized, named, with_serdes
 from headrace.dsl.options import EmitStrategy, Materialized
-from headrace.dsl.stores import AnyWindows, StoreOption, materialized, named, with_serdes
 from headrace.dsl.table import KTable
 from headrace.model.windows import SessionWindows, SlidingWindows, UnlimitedWindows
-from headrace.topology.serdes import SerdeLike
+from headrace.topology.nodes import SerdeLike
 
 
 @dataclass(frozen=True, eq=False, slots=True)

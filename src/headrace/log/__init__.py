@@ -1,10 +1,7 @@
-"""Where records are kept: the embedded log, and the clients that work on any log."""
+"""Where records are kept: the embedded log and Kafka, behind one protocol."""
 
-from headrace.log.admin import Admin
-from headrace.log.consumer import Consumer, ConsumerRecord
-from headrace.log.filelog import FileLog
+from headrace.log.embedded.file_log import FileLog
 from headrace.log.open import open_log
-from headrace.log.producer import Producer
 from headrace.log.protocol import Chunk, Log, Records
 
-__all__ = ["Admin", "Chunk", "Consumer", "ConsumerRecord", "FileLog", "Log", "Producer", "Records", "open_log"]
+__all__ = ["Chunk", "FileLog", "Log", "Records", "open_log"]

@@ -1,14 +1,47 @@
-"""Logs by their address."""
+"""A log in which a topic that is written to comes into being, as on a Kafka broker that creates topics by itself.
+
+Logs by their address.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from headrace.errors import ConfigError
-from headrace.log.filelog import FileLog
-from headrace.log.protocol import Log
+from headrace.log.embedded.file_log import FileLog
+from headrace.log.protocol import Extent, Item, Log, Topic
+from headrace.model.ids import TopicPartition
+
+
+class TopicCreatingLog:
+    """Where deliveries go: `topic` makes a topic that is not there, with one partition."""
+
+    def __init__(self, log: Log) -> None:
+        self._log = log
+
+    def topic(self, name: str) -> Topic:
+        topics = self._log.topics()
+        return topics[name] if name in topics else self._log.create_topic(name)
+
+    def topics(self) -> Mapping[str, Topic]:
+        return self._log.topics()
+
+    def extents(self, topics: Sequence[str]) -> dict[TopicPartition, Extent]:
+        return self._log.extents(topics)
+
+    def append(self, items: Sequence[Item]) -> list[int]:
+        return self._log.append(items)
+
+    def deliver(self, application: str, number: int, items: Sequence[Item]) -> bool:
+        return self._log.deliver(application, number, items)
+
+    def delivered(self, application: str) -> int:
+        return self._log.delivered(application)
+
+    def mark_delivered(self, application: str, number: int | None) -> None:
+        self._log.mark_delivered(application, number)
 
 
 def open_log(address: str, settings: Mapping[str, Any] | None = None) -> Log:

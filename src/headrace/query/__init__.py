@@ -1,6 +1,6 @@
 """Interactive queries: questions to the stores of an application, answered as of a batch."""
 
-from headrace.query.errors import (
+from headrace.errors import (
     BatchNotKeptError,
     PositionNotReachedError,
     StoreNotReadyError,
@@ -8,12 +8,13 @@ from headrace.query.errors import (
     UnsuitableQueryError,
 )
 from headrace.query.follower import Follower, Freshness
-from headrace.query.position import Position, QueryResult
 from headrace.query.queries import (
     KeyQuery,
     MultiVersionedKeyQuery,
+    Position,
     PrefixQuery,
     Query,
+    QueryResult,
     RangeQuery,
     SessionKeyQuery,
     SessionRangeQuery,
@@ -23,7 +24,7 @@ from headrace.query.queries import (
     WindowKeyQuery,
     WindowRangeQuery,
 )
-from headrace.query.snapshot import Snapshot
+from headrace.query.views import Snapshot
 
 __all__ = [
     "BatchNotKeptError", "Follower", "Freshness", "KeyQuery", "MultiVersionedKeyQuery", "Position",

@@ -13,13 +13,12 @@ from types import TracebackType
 from typing import Any, Self
 from urllib.parse import quote, urlencode, urlsplit
 
-from headrace.errors import SerializationError, StreamsError
+from headrace.errors import SerializationError, StreamsError, failure_named
 from headrace.model.ids import TopicPartition
 from headrace.model.record import ValueAndTimestamp, VersionedRecord
 from headrace.model.windows import Window, Windowed
-from headrace.query.errors import failure_named
-from headrace.query.form import from_form, to_form
-from headrace.query.position import Position
+from headrace.query.queries import Position
+from headrace.query.rendering import from_form, to_form
 
 
 class RemoteError(StreamsError):

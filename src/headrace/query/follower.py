@@ -14,21 +14,25 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from headrace.commit.errors import CheckpointCorruptedError, CheckpointMismatchError
-from headrace.commit.fingerprint import Fingerprint
-from headrace.commit.ledger import Ledger, manifest_numbers, read_ledger, read_manifest
-from headrace.commit.storage import Storage, open_storage
+from headrace.checkpoint.fingerprint import Fingerprint
+from headrace.checkpoint.ledger import Ledger, manifest_numbers, read_ledger, read_manifest
+from headrace.checkpoint.storage import Storage, open_storage
 from headrace.config import Config
-from headrace.errors import StreamsError
+from headrace.errors import (
+    BatchNotKeptError,
+    CheckpointCorruptedError,
+    CheckpointMismatchError,
+    PositionNotReachedError,
+    StoreNotReadyError,
+    StreamsError,
+)
 from headrace.model.clock import Clock, SystemClock
 from headrace.query.catalog import Catalog, catalog_of, described_catalog
-from headrace.query.copies import Copies, MemoryCopies
-from headrace.query.disk import DiskCopies
-from headrace.query.errors import BatchNotKeptError, PositionNotReachedError, StoreNotReadyError
+from headrace.query.disk_copy import DiskCopies
 from headrace.query.history import BatchNote, History
-from headrace.query.position import Position, QueryResult
-from headrace.query.queries import Query
-from headrace.query.snapshot import Snapshot, view_of_last
+from headrace.query.memory_copy import Copies, MemoryCopies
+from headrace.query.queries import Position, Query, QueryResult
+from headrace.query.views import Snapshot, view_of_last
 from headrace.topology.builder import Topology
 from headrace.topology.graph import Graph
 

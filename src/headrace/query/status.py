@@ -8,8 +8,8 @@ from typing import Any, Protocol
 
 from headrace.model.ids import TopicPartition
 from headrace.query.follower import Follower
-from headrace.query.latencies import Latencies
-from headrace.query.samples import ShownRecord
+from headrace.query.history import Latencies
+from headrace.query.rendering import ShownRecord
 
 KEEPS_UP = 5.0  # seconds of work that may wait
 

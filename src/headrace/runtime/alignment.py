@@ -11,10 +11,10 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
 
 from headrace.model.ids import TopicPartition
-from headrace.runtime.batch import Row
-from headrace.runtime.heap import TimeHeap
-from headrace.runtime.operators.edges import Decoded
-from headrace.runtime.stretch import Stretch
+from headrace.runtime.environment import Row
+from headrace.runtime.operators.source_sink import Decoded
+from headrace.runtime.partition_batch import PartitionBatch
+from headrace.runtime.time_heap import TimeHeap
 
 AT_ONCE, NEVER = float("-inf"), float("inf")
 
@@ -25,7 +25,7 @@ class Input(NamedTuple):
     Offsets before `end` that have no record are none: compaction took them, or they mark a transaction.
     """
 
-    stretches: Iterable[Stretch]
+    stretches: Iterable[PartitionBatch]
     more: bool
     end: int | None = None
 
@@ -39,7 +39,7 @@ class Aligned:
     def __init__(
         self,
         inputs: dict[TopicPartition, Input],
-        read: Callable[[Iterable[Stretch]], Iterator[tuple[Row, Decoded | None]]],
+        read: Callable[[Iterable[PartitionBatch]], Iterator[tuple[Row, Decoded | None]]],
     ) -> None:
         self._inputs = inputs
         self._rows = {at: read(given.stretches) for at, given in inputs.items()}

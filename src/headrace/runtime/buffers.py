@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from headrace.runtime.env import Env
+from headrace.runtime.environment import Env
 from headrace.runtime.operators.stream_join import Unmatched
 from headrace.runtime.serdes import Serdes
 from headrace.serde.protocol import Serde
@@ -13,7 +13,7 @@ from headrace.state.subscriptions import Subscriptions
 from headrace.state.table import Table
 from headrace.topology import nodes as n
 from headrace.topology.graph import Graph
-from headrace.topology.serdes import SubscriptionOf
+from headrace.topology.nodes import SubscriptionOf
 
 
 class Buffers:

@@ -11,18 +11,17 @@ from headrace.model.ids import TaskId
 from headrace.model.timestamps import RECORD, extractor_of
 from headrace.runtime.buffers import Buffers
 from headrace.runtime.context import Context, TransformerContext
-from headrace.runtime.counting import counted_topics, counter_of
-from headrace.runtime.env import Env
+from headrace.runtime.environment import Env
 from headrace.runtime.failures import Failures
-from headrace.runtime.feeding import feeds_aggregate, feeds_suppressed_aggregate
+from headrace.runtime.lookup import feeds_aggregate, feeds_suppressed_aggregate
 from headrace.runtime.operators import (
     aggregate,
-    counts,
-    edges,
+    bulk_counts,
     foreign_key_join,
     process,
     session_aggregate,
     sliding_aggregate,
+    source_sink,
     stateless,
     stream_join,
     suppress,
@@ -30,6 +29,7 @@ from headrace.runtime.operators import (
     table_join,
     window_aggregate,
 )
+from headrace.runtime.operators.bulk_counts import counted_topics, counter_of
 from headrace.runtime.operators.emit import Emit, fan_out
 from headrace.runtime.punctuation import Punctuations
 from headrace.runtime.serdes import Serdes
@@ -38,8 +38,8 @@ from headrace.serde.protocol import Serde
 from headrace.serde.windowed import inside_windows
 from headrace.topology import nodes as n
 from headrace.topology.graph import Graph
+from headrace.topology.nodes import ResponseOf
 from headrace.topology.processor import Punctuation
-from headrace.topology.serdes import ResponseOf
 
 # These only hand on what they get, so nothing can go wrong in them that they do not handle themselves.
 HARMLESS = (n.PassThrough, n.TablePassThrough, n.TableToStream, n.Sink)
@@ -49,8 +49,10 @@ HARMLESS = (n.PassThrough, n.TablePassThrough, n.TableToStream, n.Sink)
 class Program:
     """A compiled sub-topology: what to feed, what runs by the clock, and what to close."""
 
-    inlets: dict[str, edges.Inlet] = field(default_factory=dict[str, edges.Inlet])  # by source node
-    counted: dict[str, edges.Inlet] = field(default_factory=dict[str, edges.Inlet])  # the same, for rows of counts
+    inlets: dict[str, source_sink.Inlet] = field(default_factory=dict[str, source_sink.Inlet])  # by source node
+    counted: dict[str, source_sink.Inlet] = field(
+        default_factory=dict[str, source_sink.Inlet]
+    )  # the same, for rows of counts
     combined: list[Callable[[], None]] = field(
         default_factory=list[Callable[[], None]]
     )  # let out what sinks have put together, behind everything else
@@ -70,7 +72,7 @@ class Compiler:
         env: Env,
         serdes: Serdes,
         failures: Failures,
-        outlet: edges.Outlet,
+        outlet: source_sink.Outlet,
         config: Config,
         *,
         combines: bool,
@@ -240,21 +242,23 @@ class Compiler:
         process.start(user, context)
 
     # ---------------------------------------------------------------------------------------------------- edges
-    def _inlet(self, node: n.Source) -> edges.Inlet:
+    def _inlet(self, node: n.Source) -> source_sink.Inlet:
         emit = self._below(node.name)
         internal = any(topic in self.graph.internal_topics for topic in node.topics)
         extract = RECORD if internal else node.timestamp or extractor_of(self.config.default_timestamp_extractor)
         key, value = self._serdes(node, internal)
-        inlet = edges.inlet(node, key, value, extract, self.env, self.failures, emit)
+        inlet = source_sink.inlet(node, key, value, extract, self.env, self.failures, emit)
         counter = counter_of(self.graph, node, self.config)
         if counter is None or extract is not RECORD:
             return inlet
-        add = counts.add_counts(counter, self.env, self._below(counter.name))
+        add = bulk_counts.add_counts(counter, self.env, self._below(counter.name))
         if internal:
-            self.program.counted[node.name] = counts.counted_inlet(
+            self.program.counted[node.name] = bulk_counts.counted_inlet(
                 node.name, key, self.failures.guard(counter.name, add)
             )
-        return inlet._replace(tally=counts.tally(key, value, keyed(self.env.store(counter.store)).place, self.env, add))
+        return inlet._replace(
+            tally=bulk_counts.tally(key, value, keyed(self.env.store(counter.store)).place, self.env, add)
+        )
 
     def _below(self, name: str) -> Emit:
         return fan_out([self._emit(child) for child in self.graph.children[name]])
@@ -269,9 +273,9 @@ class Compiler:
         inner = None if internal else inside_windows(serdes[0])
         if isinstance(node.value, ResponseOf):
             node = replace(node, partitioner=foreign_key_join.back_to_asker)
-        sink = edges.sink(node, serdes, inner, self.outlet, self.env, self.failures)
+        sink = source_sink.sink(node, serdes, inner, self.outlet, self.env, self.failures)
         if node.topic in self._counted:
-            send, flush = counts.combine(node, serdes, self.outlet, self.env, self.failures, sink)
+            send, flush = bulk_counts.combine(node, serdes, self.outlet, self.env, self.failures, sink)
             self.program.combined.append(flush)
             return send
         return sink

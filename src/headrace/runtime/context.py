@@ -10,7 +10,7 @@ from headrace.errors import InvalidStateStoreError, StreamsError
 from headrace.model.ids import TaskId
 from headrace.model.record import FixedKeyRecord, Record, RecordMetadata
 from headrace.model.windows import milliseconds
-from headrace.runtime.env import Env
+from headrace.runtime.environment import Env
 from headrace.runtime.operators.emit import Emit, fan_out
 from headrace.runtime.punctuation import Punctuations, Schedule
 from headrace.topology.processor import Cancellable, Punctuation

@@ -11,8 +11,7 @@ from typing import Any, NamedTuple
 from headrace.errors import ProcessingError, SerializationError, StreamsError
 from headrace.model.ids import TaskId
 from headrace.model.record import Headers, Record
-from headrace.runtime.batch import Output
-from headrace.runtime.env import Here
+from headrace.runtime.environment import CurrentRecord, Output
 from headrace.runtime.operators.emit import Emit
 
 log = logging.getLogger(__name__)
@@ -46,7 +45,12 @@ class Failures:
     """Decides by the handlers, writes dead letters, and counts what is dropped."""
 
     def __init__(
-        self, handlers: Handlers, task_id: TaskId, here: Here, outbox: list[Output], drop: Callable[[str], None]
+        self,
+        handlers: Handlers,
+        task_id: TaskId,
+        here: CurrentRecord,
+        outbox: list[Output],
+        drop: Callable[[str], None],
     ) -> None:
         self.handlers, self.task_id, self.here, self.outbox, self.drop = handlers, task_id, here, outbox, drop
 

@@ -1,4 +1,7 @@
-"""How a table's key is looked up: in its store, or by computing the value from the tables above."""
+"""How a table's key is looked up: in its store, or by computing the value from the tables above.
+
+What tables feed, through whatever tables lie between.
+"""
 
 from __future__ import annotations
 
@@ -6,11 +9,12 @@ from collections.abc import Callable
 from typing import Any, cast
 
 from headrace.errors import TopologyError
-from headrace.runtime.env import Env, Lookup
+from headrace.runtime.environment import Env, Lookup
 from headrace.runtime.operators.table import filtered, mapped
 from headrace.runtime.operators.table_join import UNKNOWN, joined_lookup
 from headrace.runtime.tables import keyed_lookup, lookup_in
 from headrace.state.buffer import SuppressBuffer
+from headrace.topology import nodes as n
 from headrace.topology.graph import Graph
 from headrace.topology.nodes import (
     Suppress,
@@ -116,3 +120,34 @@ def derived(parent: Lookup, compute: Callable[[Any, Found], Found]) -> Lookup:
         return compute(key, as_of(key, time))
 
     return Lookup(get, get_as_of)
+
+
+# Tables whose changes are those of the table above, or made of them.
+DERIVED = (
+    n.Suppress,
+    n.TableFilter,
+    n.TableJoin,
+    n.TableJoinMerge,
+    n.TableMapValues,
+    n.TablePassThrough,
+    n.TableTransformValues,
+)
+
+
+def feeds_aggregate(graph: Graph, name: str) -> bool:
+    """Whether the changes of a table reach the `group_by` of a table, through whatever tables lie between."""
+    below = [graph.nodes[child] for child in graph.children[name]]
+    return any(
+        isinstance(node, n.TableRekey) or (isinstance(node, DERIVED) and feeds_aggregate(graph, node.name))
+        for node in below
+    )
+
+
+def feeds_suppressed_aggregate(graph: Graph, name: str) -> bool:
+    """Whether they do so through a `suppress`, which takes the first old value of a row for the one that it let out."""
+    below = [graph.nodes[child] for child in graph.children[name]]
+    return any(
+        (feeds_aggregate if isinstance(node, n.Suppress) else feeds_suppressed_aggregate)(graph, node.name)
+        for node in below
+        if isinstance(node, DERIVED)
+    )

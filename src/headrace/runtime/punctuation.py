@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from headrace.runtime.heap import TimeHeap
+from headrace.runtime.time_heap import TimeHeap
 from headrace.state.task_state import Cell
 
 NEVER = 2**63  # after all timestamps

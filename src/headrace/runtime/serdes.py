@@ -1,21 +1,21 @@
-"""Real serdes for what the topology notes down, once the defaults are known."""
+"""Real serdes for what the topology notes down, once the defaults are known.
+
+What the configuration says to a task.
+"""
 
 from __future__ import annotations
 
-from headrace.serde.change import change_serde
+from dataclasses import replace
+
+from headrace.config import Config
+from headrace.runtime.failures import Handlers
+from headrace.serde.class_names import serde_setting
+from headrace.serde.internal import UNDECLARED, change_serde, response_serde, subscription_serde
 from headrace.serde.primitives import BYTES
 from headrace.serde.protocol import Serde
-from headrace.serde.subscription import response_serde, subscription_serde
-from headrace.serde.undeclared import UNDECLARED
 from headrace.serde.windowed import session_windowed, windowed
-from headrace.topology.serdes import (
-    ChangeOf,
-    ResponseOf,
-    SerdeLike,
-    SessionWindowedOf,
-    SubscriptionOf,
-    WindowedOf,
-)
+from headrace.state.spec import BufferKind, StoreSpec, SubscriptionKind
+from headrace.topology.nodes import ChangeOf, ResponseOf, SerdeLike, SessionWindowedOf, SubscriptionOf, WindowedOf
 
 
 class Serdes:
@@ -53,3 +53,27 @@ class Serdes:
                 return response_serde(self._make(value, default))
             case Serde():
                 return wanted
+
+
+def resolved(spec: StoreSpec, serdes: Serdes) -> StoreSpec:
+    if isinstance(spec.kind, BufferKind | SubscriptionKind):
+        return spec
+    return replace(spec, key=serdes.key(spec.key), value=serdes.inner_value(spec.value))
+
+
+def serdes_of(config: Config) -> Serdes:
+    return Serdes(
+        serde_setting(config.default_key_serde, "default.key.serde"),
+        None
+        if config.default_value_serde is None
+        else serde_setting(config.default_value_serde, "default.value.serde"),
+    )
+
+
+def handlers_of(config: Config) -> Handlers:
+    return Handlers(
+        config.deserialization_exception_handler,
+        config.processing_exception_handler,
+        config.production_exception_handler,
+        config.errors_dead_letter_queue_topic_name,
+    )

@@ -12,10 +12,10 @@ from typing import Any, NamedTuple
 from headrace.errors import InvalidStateStoreError
 from headrace.model.record import stamped
 from headrace.model.windows import Windowed
-from headrace.runtime.env import Env, Lookup
-from headrace.runtime.forward import Cached, Forward, at_once, cache_of
+from headrace.runtime.caching import Cached, Forward, at_once, cache_of
+from headrace.runtime.environment import Env, Lookup
 from headrace.runtime.operators.emit import Emit
-from headrace.state.keyvalue import KeyValues
+from headrace.state.key_value import KeyValues
 from headrace.state.session import Sessions
 from headrace.state.versioned import NOT_PUT, Versions
 from headrace.state.window import WindowedValues

@@ -12,17 +12,15 @@ from headrace.config import Config
 from headrace.errors import StreamsError
 from headrace.model.ids import TaskId, TopicPartition
 from headrace.runtime.alignment import Aligned, Input
-from headrace.runtime.batch import Output, Result, Row
 from headrace.runtime.compile import Compiler
-from headrace.runtime.counting import COUNTED
-from headrace.runtime.defaults import handlers_of, resolved, serdes_of
-from headrace.runtime.env import Env, Here, Lookup
+from headrace.runtime.environment import CurrentRecord, Env, Lookup, Output, Result, Row
 from headrace.runtime.failures import Failures
 from headrace.runtime.lookup import Lookups
-from headrace.runtime.operators.edges import Decoded, Inlet, Outlet
+from headrace.runtime.operators.bulk_counts import COUNTED
+from headrace.runtime.operators.source_sink import Decoded, Inlet, Outlet
+from headrace.runtime.partition_batch import PartitionBatch, joined
 from headrace.runtime.punctuation import NEVER
-from headrace.runtime.serdes import Serdes
-from headrace.runtime.stretch import Stretch, joined
+from headrace.runtime.serdes import Serdes, handlers_of, resolved, serdes_of
 from headrace.state.engine import Engine, Version
 from headrace.state.task_state import TaskState
 from headrace.topology import nodes as n
@@ -30,7 +28,7 @@ from headrace.topology.graph import Graph
 from headrace.topology.processor import Punctuation
 
 
-class Surroundings(NamedTuple):
+class TaskEnvironment(NamedTuple):
     """What a task is told of the world by its host."""
 
     config: Config
@@ -48,7 +46,7 @@ class Task:
         graph: Graph,
         nodes: Collection[str],
         engine: Engine,
-        around: Surroundings,
+        around: TaskEnvironment,
         *,
         clock: int,
     ) -> None:
@@ -56,7 +54,7 @@ class Task:
         self.task_id, self._graph, self._nodes = task_id, graph, nodes
         self._application = config.application_id or ""
         self._dropped, self._outbox = Counter[str](), list[Output]()
-        self.here = Here()
+        self.here = CurrentRecord()
         self.here.clock = clock
         serdes = serdes_of(config)
         self.state = self._open(engine, serdes, config)
@@ -96,7 +94,7 @@ class Task:
             dropped=self._count,
         )
 
-    def _env(self, config: Config, around: Surroundings) -> Env:
+    def _env(self, config: Config, around: TaskEnvironment) -> Env:
         own = self.state.stores
 
         def store(name: str) -> Any:
@@ -152,7 +150,7 @@ class Task:
             return self._end(version)
 
     def run_range(
-        self, carried: Iterable[Row], stretches: Iterable[Stretch], *, clock: int, version: Version
+        self, carried: Iterable[Row], stretches: Iterable[PartitionBatch], *, clock: int, version: Version
     ) -> Result:
         """The same for rows of a batch before, and then those of one partition, which may be taken many at once."""
         with self._batch(clock):
@@ -189,7 +187,7 @@ class Task:
         topic = row[0]
         return (self._inlets.get(topic) or self._find_inlet(topic)).read(row)
 
-    def _rows(self, stretches: Iterable[Stretch]) -> Iterator[tuple[Row, Decoded | None]]:
+    def _rows(self, stretches: Iterable[PartitionBatch]) -> Iterator[tuple[Row, Decoded | None]]:
         """Rows as they are read, decoded many at once where nothing speaks against it."""
         for stretch in stretches:
             decoded = self._find_inlet(stretch.at.topic).read_all(stretch)

@@ -1,6 +1,6 @@
 """Serdes: how keys and values become bytes, and come back."""
 
-from headrace.serde.change_capture import RowChange, debezium, debezium_key
+from headrace.serde.debezium import RowChange, debezium, debezium_key
 from headrace.serde.json import JSON, json_of
 from headrace.serde.lists import list_of
 from headrace.serde.primitives import BOOLEAN, BYTES, DOUBLE, FLOAT, INTEGER, LONG, SHORT, STRING, UUID, VOID

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 import orjson
 
-from headrace.serde.frozen import never_changes
+from headrace.serde.immutable_types import never_changes
 from headrace.serde.protocol import Serde
 
 JSON = Serde("JSON", orjson.dumps, orjson.loads)

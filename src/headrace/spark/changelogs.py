@@ -2,6 +2,8 @@
 
 An application that goes on from the offsets of its consumer group needs the state that belongs to them. It is looked
 for once, when the checkpoint is new, and the first manifest says what was found; the first batch fills the stores.
+
+Opens what an application is made of, without running it, so that its state can be handed over.
 """
 
 from __future__ import annotations
@@ -9,17 +11,27 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Mapping
+from contextlib import closing
 
-from headrace.commit.changelogs import changelog_name, logged_rows, not_shared
-from headrace.commit.manifest import Changelog
-from headrace.errors import StreamsError
+from headrace.checkpoint.changelog_export import (
+    Export,
+    Exporter,
+    Told,
+    changelog_name,
+    exported,
+    logged_rows,
+    not_shared,
+)
+from headrace.checkpoint.manifest import Changelog
+from headrace.checkpoint.storage import open_storage
+from headrace.errors import ConfigError, StreamsError
+from headrace.log.open import open_log
 from headrace.log.protocol import Log, Topic
 from headrace.model.ids import TopicPartition
 from headrace.runtime.task import Task
-from headrace.spark.job import Job
-from headrace.state.changelogs import fill
-from headrace.topology.nodes import Source
-from headrace.topology.table_nodes import TableSource
+from headrace.spark.job import Job, Setup
+from headrace.state.changelog_records import fill
+from headrace.topology.nodes import Source, TableSource
 
 _log = logging.getLogger(__name__)
 _PATIENCE, _LOOK_AGAIN = 60.0, 0.5  # seconds: Kafka Streams leaves without a word, and is missed after 45
@@ -149,3 +161,13 @@ def take_over(task: Task, job: Job, log: Log) -> None:
             rows = logged_rows(log, changelog.topic, task.task_id.partition, end)
             # Whatever was put was put at a time: that is how far stream time had come, at least.
             task.here.stream_time = max(task.here.stream_time, fill(task.state, store, rows))
+
+
+def write_changelogs(setup: Setup, *, dry_run: bool, told: Told) -> list[Export]:
+    """Writes the state of an application to the changelogs of Kafka Streams, on its log."""
+    if not setup.log.startswith("kafka:"):
+        raise ConfigError(f"{setup.log} is no Kafka log: no Java application could read changelogs there")
+    with closing(open_log(setup.log, setup.config.extra)) as log:
+        storage = open_storage(setup.checkpoint)
+        exporter = Exporter(storage, log, setup.application_id, setup.graph, setup.config)
+        return exported(exporter, dry_run=dry_run, told=told)

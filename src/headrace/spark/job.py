@@ -1,22 +1,96 @@
-"""What every process that runs tasks must know of an application; it travels once, and is kept."""
+"""What an application is made of.
+
+What every process that runs tasks must know of an application; it travels once, and is kept.
+
+How a job gets to the processes that run it, and what went wrong there back.
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+import sys
+import sysconfig
+import tempfile
+import traceback
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from datetime import timedelta
 from functools import cached_property
+from pathlib import Path
+from types import ModuleType
+from typing import Any
 
-from headrace.commit.ledger import Ledger
-from headrace.commit.manifest import Changelog
-from headrace.commit.steps import AtStep, unobserved
+from pyspark import SparkFiles, cloudpickle
+from pyspark.sql import SparkSession
+
+from headrace.checkpoint.ledger import Ledger
+from headrace.checkpoint.manifest import Changelog
+from headrace.checkpoint.steps import AtStep, unobserved
 from headrace.config import Config
+from headrace.errors import ConfigError, StreamsError
 from headrace.model.ids import TaskId
-from headrace.plan.stage import Plan
-from headrace.runtime.counting import COUNTED
+from headrace.plan.subtopologies import Plan
+from headrace.runtime.operators.bulk_counts import COUNTED
+from headrace.spark.wire_format import Failed
 from headrace.topology.graph import Graph
-from headrace.topology.nodes import Process, Sink, Source
-from headrace.topology.table_nodes import TableTransformValues
+from headrace.topology.nodes import Process, Sink, Source, TableTransformValues
+
+
+@dataclass(frozen=True, kw_only=True)
+class Setup:
+    """A topology with its settings, and where its log, its checkpoint and its local state are."""
+
+    application_id: str
+    graph: Graph
+    config: Config
+    log: str
+    checkpoint: str
+    state_dir: str
+    at_step: AtStep = unobserved
+    spark: Any = None  # a SparkSession; without one Headrace makes its own
+    master: str | None = None
+
+
+def configuration(
+    application_id: str,
+    config: Mapping[str, Any] | str | Path | None,
+    options: Mapping[str, Any],
+    *,
+    guarantee: str | None,
+    commit_interval: int | timedelta | None,
+) -> Config:
+    """All settings in one; those that are given by name win."""
+    unknown = sorted(options.keys() - Config.names())
+    if unknown:
+        raise TypeError(f"Application() has no option {', '.join(unknown)}")
+    given = {"processing_guarantee": guarantee, "commit_interval_ms": commit_interval}
+    named = {name: value for name, value in given.items() if value is not None}
+    return Config.of(config, **{**options, **named, "application_id": application_id})
+
+
+def log_address(log: str | None, config: Config) -> str:
+    if log is not None and log.startswith("file:") and not log.startswith("file://"):
+        return f"file:{absolute(log)}"
+    if log is not None:
+        return log
+    if config.bootstrap_servers is None:
+        raise ConfigError("an application needs a log: log='file:DIRECTORY', or log='kafka://HOST:PORT'")
+    return f"kafka://{config.bootstrap_servers}"
+
+
+def absolute(place: str) -> str:
+    """A directory for processes that may stand elsewhere; URLs stay as they are.
+
+    >>> absolute("s3://bucket/checkpoint")
+    's3://bucket/checkpoint'
+    """
+    if "://" in place:
+        return place
+    return str(Path(place.removeprefix("file:")).expanduser().absolute())
+
+
+def state_directory(config: Config) -> str:
+    return absolute(config.state_dir or str(Path(tempfile.gettempdir()) / "headrace"))
 
 
 @dataclass(frozen=True)
@@ -104,3 +178,69 @@ class Job:
     def has_processors(self) -> bool:
         """Whether there may be schedules, which begin with the application and not with its first record."""
         return any(isinstance(node, Process | TableTransformValues) for node in self.graph.nodes.values())
+
+
+# pyright: basic
+
+
+def ship(spark: SparkSession, job: Job, path: Path) -> None:
+    """Writes a job to a file that is on every host of the session, under its name.
+
+    Where workers run on other hosts, modules of the user's own travel with the job.
+    """
+    here = is_local(spark)
+    own = [] if here else list(own_modules())
+    for module in own:
+        cloudpickle.register_pickle_by_value(module)
+    try:
+        path.write_bytes(cloudpickle.dumps(job))
+    finally:
+        for module in own:
+            cloudpickle.unregister_pickle_by_value(module)
+    if not here:
+        spark.sparkContext.addFile(str(path))
+
+
+def load_job(path: str) -> Job:
+    return cloudpickle.loads(located(path).read_bytes())
+
+
+def located(path: str) -> Path:
+    """Where the file is on this host."""
+    there = Path(path)
+    return there if there.exists() else Path(SparkFiles.get(there.name))
+
+
+def is_local(spark: SparkSession) -> bool:
+    """Whether all tasks run on this machine."""
+    return str(spark.sparkContext.master).startswith("local")
+
+
+def own_modules() -> Iterator[ModuleType]:
+    """Modules that are not installed: a worker on another host could not import them."""
+    installed = tuple(sysconfig.get_paths()[name] for name in ("stdlib", "platstdlib", "purelib", "platlib"))
+    for name, module in list(sys.modules.items()):
+        file = getattr(module, "__file__", None)
+        if file and not file.startswith(installed) and name.partition(".")[0] not in {"__main__", "headrace"}:
+            yield module
+
+
+def failed(error: StreamsError) -> Failed:
+    """An error, to be sent to the driver."""
+    trace = "".join(traceback.format_exception(error))
+    try:
+        pickled = cloudpickle.dumps((error, error.__cause__))
+        cloudpickle.loads(pickled)
+    except Exception:  # noqa: BLE001 - an exception of the user's may be anything
+        pickled = b""
+    return Failed(str(error), trace, pickled)
+
+
+def error_of(failure: Failed) -> StreamsError:
+    """The error that a worker sent, with its cause."""
+    if not failure.error:
+        return StreamsError(f"{failure.text}\n{failure.trace}")
+    error, cause = cloudpickle.loads(failure.error)
+    error.__cause__ = cause
+    error.add_note(f"In the worker:\n{failure.trace}")
+    return error

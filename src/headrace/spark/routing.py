@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from operator import itemgetter
 from typing import NamedTuple
 
-from headrace.log.packing import record_length
-from headrace.log.parcels import check_length
+from headrace.log.embedded.append import check_length
 from headrace.log.protocol import Log
+from headrace.log.records import record_length
 from headrace.model.ids import TaskId
 from headrace.model.partitioner import known_partition
-from headrace.runtime.batch import Output, Result, Row
+from headrace.runtime.environment import Output, Result, Row
 from headrace.spark.job import Job
 
 NO_LIMIT = 2**62

@@ -10,32 +10,28 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
-from headrace.commit.coordinator import Coordinator, Habits, World
-from headrace.commit.fingerprint import fingerprint_of
-from headrace.commit.ledger import manifest_numbers
-from headrace.commit.manifest import Changelog
-from headrace.commit.recovery import read_fingerprint, read_positions
-from headrace.commit.storage import Storage, open_storage
-from headrace.errors import ConfigError, StreamsError
-from headrace.log.creating import Creating
-from headrace.log.open import open_log
+from headrace.checkpoint.coordinator import CommitHooks, CommitOptions, Coordinator
+from headrace.checkpoint.fingerprint import fingerprint_of
+from headrace.checkpoint.ledger import manifest_numbers
+from headrace.checkpoint.manifest import Changelog
+from headrace.checkpoint.recovery import read_fingerprint, read_positions
+from headrace.checkpoint.storage import Storage, open_storage
+from headrace.errors import ConfigError, StreamsError, UnknownStoreError
+from headrace.log.open import TopicCreatingLog, open_log
 from headrace.log.protocol import Extent
 from headrace.model.ids import TaskId, TopicPartition
 from headrace.model.partitioner import partition_of
-from headrace.plan.copartition import partition_counts, task_counts
-from headrace.plan.cut import plan
-from headrace.query.errors import UnknownStoreError
+from headrace.plan.partition_counts import partition_counts, task_counts
+from headrace.plan.subtopologies import plan
 from headrace.query.follower import Follower
-from headrace.runtime.defaults import serdes_of
+from headrace.runtime.serdes import serdes_of
+from headrace.spark.application_state import Heartbeat
 from headrace.spark.changelogs import await_leaving, found_changelogs, members_of
-from headrace.spark.heart import Heart
-from headrace.spark.host import Host
-from headrace.spark.job import Job
+from headrace.spark.job import Job, Setup, is_local
+from headrace.spark.micro_batch import MicroBatchQuery
 from headrace.spark.session import session
-from headrace.spark.setup import Setup
-from headrace.spark.shipping import is_local
+from headrace.spark.stats import ApplicationStats
 from headrace.spark.topics import await_ends, first_positions, prepare_topics, topics_read
-from headrace.spark.totals import Totals
 
 _log = logging.getLogger(__name__)
 LOOK = 1.0  # seconds between two looks at which topics there are
@@ -44,7 +40,7 @@ LOOK = 1.0  # seconds between two looks at which topics there are
 class Run:
     """Opened, it has delivered what the log lacked, and goes on where the last run ended."""
 
-    def __init__(self, setup: Setup, totals: Totals, *, paused: bool = False) -> None:
+    def __init__(self, setup: Setup, totals: ApplicationStats, *, paused: bool = False) -> None:
         self._setup, self._totals = setup, totals
         spark = setup.spark or session(setup.master, setup.config.num_stream_threads)
         if setup.log.startswith("file:") and not is_local(spark):
@@ -52,7 +48,7 @@ class Run:
                 f"{setup.log} is a log on this machine, but Spark runs on {spark.sparkContext.master}: executors on "
                 "other hosts cannot read it. Use a Kafka log, or --master local[N]"
             )
-        self._host: Host | None = None
+        self._host: MicroBatchQuery | None = None
         self._log = open_log(setup.log, setup.config.extra)
         self.topics = prepare_topics(self._log, setup.graph, setup.config)
         storage = open_storage(setup.checkpoint)
@@ -61,11 +57,13 @@ class Run:
         slots = min(setup.config.num_stream_threads or 2**31, spark.sparkContext.defaultParallelism)
         self.job = job.placed(self.coordinator.ledger, slots)
         self._looked = time.monotonic()
-        self._heart = Heart(self.coordinator.beat)  # Spark may take longer to begin than the lease lasts
+        self._heart = Heartbeat(self.coordinator.beat)  # Spark may take longer to begin than the lease lasts
         self._is_closing = False
         try:
             self._check_positions()
-            self._host = Host(spark, self.job, self.coordinator, totals, paused=paused) if job.tasks else None
+            self._host = (
+                MicroBatchQuery(spark, self.job, self.coordinator, totals, paused=paused) if job.tasks else None
+            )
         except BaseException:
             self.close()
             raise
@@ -113,17 +111,17 @@ class Run:
         changelogs = self._changelogs(storage, job)  # before the positions: a Java application may still be moving them
         return Coordinator.open(
             storage,
-            Creating(self._log),
+            TopicCreatingLog(self._log),
             setup.application_id,
             fingerprint_of(setup.graph, job.plan, setup.config, tasks=tasks, partitions=job.partitions),
             topics={name: topic.id for name, topic in found.items()},
             changelogs=changelogs,
             positions=first_positions(self._log, setup.graph, setup.config, self.topics),
-            habits=Habits(
+            habits=CommitOptions(
                 exactly_once=setup.config.processing_guarantee == "exactly_once",
                 large=setup.config.delivery_job_min_bytes,
             ),
-            world=World(at_step=setup.at_step, delivered=self._delivered, crew=self._deliver_in_shares),
+            world=CommitHooks(at_step=setup.at_step, delivered=self._delivered, crew=self._deliver_in_shares),
         )
 
     def _changelogs(self, storage: Storage, job: Job) -> dict[str, Changelog]:

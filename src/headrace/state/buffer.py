@@ -11,9 +11,9 @@ from typing import Any, NamedTuple
 
 from headrace.model.record import Headers, RecordMetadata
 from headrace.serde.protocol import Serde
-from headrace.state.packing import pack_parts, pack_record, unpack_parts, unpack_record
 from headrace.state.table import Table
 from headrace.state.task_state import Cell
+from headrace.state.values import pack_parts, pack_record, unpack_parts, unpack_record
 
 TIME = struct.Struct(">Q")
 AT_HAND = 100_000  # entries that are kept as they came, beside their bytes

@@ -9,12 +9,12 @@ from typing import Any
 
 from headrace.model.windows import Windowed
 from headrace.serde.protocol import Serde
-from headrace.state.cells import Cell
 from headrace.state.keys import FIRST, decode_duplicate, encode_duplicate, escape, successor
-from headrace.state.refusals import refuse_null_key
+from headrace.state.protocols import refuse_null_key
 from headrace.state.spec import WindowKind
 from headrace.state.table import Table
 from headrace.state.timeline import Timeline
+from headrace.state.values import Cell
 from headrace.state.window import Dropped, WindowedValues
 
 AT_HAND = 250_000  # entries whose rows are kept from batch to batch

@@ -1,12 +1,42 @@
-"""Where the committed state of one task lies: ordered bytes → bytes, at one version."""
+"""Keys kept in order: `sortedcontainers`, which has no type hints, behind the few methods that are used.
+
+Where the committed state of one task lies: ordered bytes → bytes, at one version.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import NamedTuple, Protocol
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, NamedTuple, Protocol
+
+from sortedcontainers import SortedList  # pyright: ignore[reportMissingTypeStubs]
 
 from headrace.errors import InvalidStateStoreError
-from headrace.state.ordered import ordered_keys
+
+
+class OrderedKeys(Protocol):
+    """Keys in the order of their bytes."""
+
+    def __len__(self) -> int: ...
+
+    def add(self, value: bytes) -> None: ...
+
+    def remove(self, value: bytes) -> None: ...
+
+    def update(self, iterable: Iterable[bytes]) -> None: ...
+
+    def irange(
+        self, minimum: bytes | None, maximum: bytes | None, inclusive: tuple[bool, bool], reverse: bool
+    ) -> Iterator[bytes]: ...
+
+
+def ordered_keys(keys: Iterable[bytes] = ()) -> OrderedKeys:
+    """
+    >>> list(ordered_keys([b"b", b"a"]).irange(b"a", b"b", (True, False), False))
+    [b'a']
+    """
+    found: Any = SortedList(keys)
+    return found
+
 
 Changes = Sequence[tuple[bytes, bytes | None]]  # sorted by key; None deletes
 

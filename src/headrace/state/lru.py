@@ -6,10 +6,10 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from headrace.serde.protocol import Serde
-from headrace.state.cells import Cell
 from headrace.state.keys import successor
-from headrace.state.refusals import refuse_null_key
+from headrace.state.protocols import refuse_null_key
 from headrace.state.table import Table
+from headrace.state.values import Cell
 
 
 class RecentlyUsed:

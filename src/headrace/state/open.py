@@ -7,9 +7,8 @@ from typing import Any, NamedTuple, Protocol
 
 from headrace.serde.protocol import Serde
 from headrace.state import values
-from headrace.state.cells import Cell, Content
 from headrace.state.duplicates import WindowedDuplicates
-from headrace.state.keyvalue import KeyValues
+from headrace.state.key_value import KeyValues
 from headrace.state.lru import RecentlyUsed
 from headrace.state.session import Sessions
 from headrace.state.spec import (
@@ -24,7 +23,7 @@ from headrace.state.spec import (
 )
 from headrace.state.table import Table
 from headrace.state.timeline import Timeline
-from headrace.state.values import Codec
+from headrace.state.values import Cell, Codec, Content
 from headrace.state.versioned import Versions
 from headrace.state.window import WindowedValues
 
@@ -43,7 +42,7 @@ def nothing() -> None:
     pass
 
 
-class Part(NamedTuple):
+class OpenStore(NamedTuple):
     """A store, and what it wants to do when a batch ends."""
 
     store: Any
@@ -51,7 +50,7 @@ class Part(NamedTuple):
     after_rollback: Callable[[], None] = nothing
 
 
-class Home(Protocol):
+class TableProvider(Protocol):
     """Where a store's tables and cells come from."""
 
     def table(
@@ -68,10 +67,10 @@ class Home(Protocol):
     def cell(self, name: str, default: Content, *, logged: bool = True) -> Cell: ...
 
 
-class Rooms:
+class StoreTables:
     """The tables and cells of one store."""
 
-    def __init__(self, spec: StoreSpec, home: Home, settings: Settings) -> None:
+    def __init__(self, spec: StoreSpec, home: TableProvider, settings: Settings) -> None:
         self._spec, self._home, self._hold = spec, home, settings.caching and spec.caching
         self.key = spec.key or settings.key
         self.value = spec.value or settings.value
@@ -94,18 +93,18 @@ class Rooms:
         return Timeline(table, clock, retention, lingers=self._hold)
 
 
-def open_store(spec: StoreSpec, home: Home, settings: Settings) -> Part | None:
+def open_store(spec: StoreSpec, home: TableProvider, settings: Settings) -> OpenStore | None:
     """The store of a spec; None for buffers and subscriptions, which operators lay out themselves on a table."""
-    rooms = Rooms(spec, home, settings)
+    rooms = StoreTables(spec, home, settings)
     persistent = settings.persistent if spec.persistent is None else spec.persistent
     match spec.kind:
         case KeyValueKind(timestamped=timestamped):
             codec = values.timestamped(rooms.value) if timestamped else values.plain(rooms.value)
-            return Part(KeyValues(spec.name, rooms.table(codec), rooms.key, timestamped=timestamped))
+            return OpenStore(KeyValues(spec.name, rooms.table(codec), rooms.key, timestamped=timestamped))
         case LruKind(max_entries=max_entries):
             table, uses = rooms.table(values.used(rooms.value), cached=False), rooms.cell("uses", 0)
             recent = RecentlyUsed(spec.name, table, uses, rooms.key, max_entries=max_entries)
-            return Part(recent, after_rollback=recent.forget)
+            return OpenStore(recent, after_rollback=recent.forget)
         case WindowKind() as kind:
             return _windows(spec, kind, rooms, persistent=persistent, dropped=settings.dropped)
         case SessionKind() as kind:
@@ -116,14 +115,14 @@ def open_store(spec: StoreSpec, home: Home, settings: Settings) -> Part | None:
             # A version that ended exactly when the history begins is still part of it: one more than the history.
             times = rooms.timeline(history + 1)
             versions = Versions(spec.name, latest, past, times, rooms.key, history=history, dropped=settings.dropped)
-            return Part(versions, versions.expire, times.rolled_back)
+            return OpenStore(versions, versions.expire, times.rolled_back)
         case BufferKind() | SubscriptionKind():
             return None
 
 
 def _windows(
-    spec: StoreSpec, kind: WindowKind, rooms: Rooms, *, persistent: bool, dropped: Callable[[str, int], None]
-) -> Part:
+    spec: StoreSpec, kind: WindowKind, rooms: StoreTables, *, persistent: bool, dropped: Callable[[str, int], None]
+) -> OpenStore:
     codec = values.timestamped(rooms.value) if kind.timestamped else values.plain(rooms.value)
     table, times = rooms.table(codec, cached=not kind.retain_duplicates), rooms.timeline(kind.retention)
     parts = spec.name, kind, table, times, rooms.key
@@ -132,12 +131,12 @@ def _windows(
         windows = WindowedDuplicates(*parts, sequence=sequence, persistent=persistent, dropped=dropped)
     else:
         windows = WindowedValues(*parts, persistent=persistent, dropped=dropped)
-    return Part(windows, windows.expire, windows.rolled_back)
+    return OpenStore(windows, windows.expire, windows.rolled_back)
 
 
 def _sessions(
-    spec: StoreSpec, kind: SessionKind, rooms: Rooms, *, persistent: bool, dropped: Callable[[str, int], None]
-) -> Part:
+    spec: StoreSpec, kind: SessionKind, rooms: StoreTables, *, persistent: bool, dropped: Callable[[str, int], None]
+) -> OpenStore:
     table, times = rooms.table(values.plain(rooms.value)), rooms.timeline(kind.retention)
     sessions = Sessions(spec.name, kind, table, times, rooms.key, persistent=persistent, dropped=dropped)
-    return Part(sessions, sessions.expire, times.rolled_back)
+    return OpenStore(sessions, sessions.expire, times.rolled_back)

@@ -2,14 +2,16 @@
 
 Whatever gives many gives an iterator, in the order of the keys' bytes, the windows of a key by time; what is put while
 it is read does not show in it.
+
+What stores say when they are given what they cannot take.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import Any, Protocol
+from typing import Any, NoReturn, Protocol
 
-from headrace.model.record import VersionedRecord
+from headrace.model.record import ValueAndTimestamp, VersionedRecord
 from headrace.model.windows import Windowed
 from headrace.serde.protocol import Serde
 
@@ -74,3 +76,14 @@ class VersionedStore(Protocol):
     def history(self, key: Any, first: int, last: int) -> Iterator[VersionedRecord]: ...
     def put(self, key: Any, value: Any, timestamp: int) -> int: ...
     def delete(self, key: Any, timestamp: int) -> VersionedRecord | None: ...
+
+
+def refuse_null_key(store: str, method: str) -> NoReturn:
+    raise TypeError(f"{method} of store {store!r} was given None as a key: filter records without a key out")
+
+
+def checked_pair(store: str, value: Any) -> ValueAndTimestamp | None:
+    """What a timestamped store takes: a `ValueAndTimestamp`; one of no value deletes."""
+    if not isinstance(value, ValueAndTimestamp):
+        raise TypeError(f"store {store!r} is timestamped: put ValueAndTimestamp(value, timestamp), not {value!r}")
+    return None if value.value is None else value

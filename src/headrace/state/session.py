@@ -16,7 +16,7 @@ from headrace.state.keys import (
     encode_session,
     windows_between,
 )
-from headrace.state.refusals import refuse_null_key
+from headrace.state.protocols import refuse_null_key
 from headrace.state.spec import SessionKind
 from headrace.state.table import Table
 from headrace.state.timeline import Timeline

@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from headrace.serde.internal import Subscription, subscription_serde
 from headrace.serde.protocol import Serde
-from headrace.serde.subscription import Subscription, subscription_serde
 from headrace.state.table import Table
 
 

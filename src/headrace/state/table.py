@@ -7,9 +7,8 @@ from itertools import islice
 from operator import gt, lt
 from typing import Any
 
-from headrace.state.engine import Engine
+from headrace.state.engine import Engine, OrderedKeys, ordered_keys
 from headrace.state.keys import successor
-from headrace.state.ordered import OrderedKeys, ordered_keys
 
 UNKNOWN: Any = object()
 NOTHING: Any = object()

@@ -9,12 +9,12 @@ from typing import Any, Self
 from headrace.errors import InvalidStateStoreError, SerializationError, StreamsError, TopologyError
 from headrace.serde.protocol import Serde
 from headrace.state import delta as deltas
-from headrace.state.cells import Cell, Cells, Content
 from headrace.state.delta import Delta
 from headrace.state.engine import Engine, Version
 from headrace.state.open import Settings, open_store
 from headrace.state.spec import StoreSpec
 from headrace.state.table import Table
+from headrace.state.values import Cell, Cells, Content
 
 __all__ = ["Cell", "TaskState"]
 

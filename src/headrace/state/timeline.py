@@ -6,9 +6,9 @@ from collections import deque
 from collections.abc import Iterator
 from itertools import islice
 
-from headrace.state.cells import Cell
 from headrace.state.keys import FIRST, LAST, times_between
 from headrace.state.table import Table
+from headrace.state.values import Cell
 
 # A jump of stream time can expire everything at once. What is expired is invisible, so its removal may take several
 # batches: each removes this many entries, and twice as many as it adds.

@@ -16,7 +16,7 @@ from headrace.state.keys import (
     encode_window,
     windows_between,
 )
-from headrace.state.refusals import refuse_null_key
+from headrace.state.protocols import refuse_null_key
 from headrace.state.table import Table
 from headrace.state.timeline import Timeline
 from headrace.state.window import Dropped

@@ -19,7 +19,7 @@ from headrace.state.keys import (
     escape,
     windows_between,
 )
-from headrace.state.refusals import checked_pair, refuse_null_key
+from headrace.state.protocols import checked_pair, refuse_null_key
 from headrace.state.spec import WindowKind
 from headrace.state.table import Table
 from headrace.state.timeline import Timeline

@@ -17,11 +17,11 @@ from headrace.model.ids import TaskId
 from headrace.model.record import Record, headers_of
 from headrace.model.timestamps import epoch_milliseconds
 from headrace.model.windows import milliseconds
-from headrace.runtime.batch import Output, Result, Row
-from headrace.runtime.defaults import serdes_of
-from headrace.runtime.heap import TimeHeap
-from headrace.runtime.operators.edges import Decoded
-from headrace.runtime.task import Surroundings, Task
+from headrace.runtime.environment import Output, Result, Row
+from headrace.runtime.operators.source_sink import Decoded
+from headrace.runtime.serdes import serdes_of
+from headrace.runtime.task import Task, TaskEnvironment
+from headrace.runtime.time_heap import TimeHeap
 from headrace.serde.protocol import Serde
 from headrace.state.engine import MemoryEngine, Version
 from headrace.topology.builder import Topology
@@ -60,7 +60,7 @@ class TopologyTestDriver:
         self._task_of_all = self._task(0, own, stores)
 
     def _task(self, number: int, nodes: list[str], stores: Mapping[str, Any]) -> Task:
-        around = Surroundings(self._config, stores, one_partition)
+        around = TaskEnvironment(self._config, stores, one_partition)
         return Task(TaskId(max(0, number), 0), self._graph, nodes, MemoryEngine(), around, clock=self._clock)
 
     # ------------------------------------------------------------------------------------------------ for tests

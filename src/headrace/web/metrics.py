@@ -10,10 +10,10 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from headrace.query.errors import StoreNotReadyError
-from headrace.query.snapshot import Snapshot
+from headrace.errors import StoreNotReadyError
 from headrace.query.status import Observation
-from headrace.web.board import Board
+from headrace.query.views import Snapshot
+from headrace.web.application_view import ApplicationView
 
 TEXT = "text/plain; version=0.0.4; charset=utf-8"
 STATES = (
@@ -29,7 +29,7 @@ STATES = (
 )
 
 
-def routes(board: Board) -> list[Route]:
+def routes(board: ApplicationView) -> list[Route]:
     registry = CollectorRegistry()
     registry.register(Collector(board))
 
@@ -42,7 +42,7 @@ def routes(board: Board) -> list[Route]:
 class Collector:
     """Reads everything at the moment it is asked for."""
 
-    def __init__(self, board: Board) -> None:
+    def __init__(self, board: ApplicationView) -> None:
         self._board = board
 
     def describe(self) -> Iterable[Metric]:
@@ -69,7 +69,7 @@ def _state(seen: Observation) -> Metric:
     return family
 
 
-def _batches(board: Board, snapshot: Snapshot, seen: Observation) -> Iterable[Metric]:
+def _batches(board: ApplicationView, snapshot: Snapshot, seen: Observation) -> Iterable[Metric]:
     delivered = snapshot.delivered if seen.delivered is None else seen.delivered
     age = board.follower.freshness.age(board.clock.now())
     yield GaugeMetricFamily("headrace_batch", "The last batch that was committed", snapshot.batch)

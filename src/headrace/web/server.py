@@ -1,4 +1,7 @@
-"""Serves a board: on this machine only, unless it is said otherwise."""
+"""Requests as httptools reads them, four times as fast as h11 does, with a limit on what comes before a body.
+
+Serves a board: on this machine only, unless it is said otherwise.
+"""
 
 from __future__ import annotations
 
@@ -14,17 +17,41 @@ from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import ASGIApp
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from headrace.errors import ConfigError, StreamsError
-from headrace.web import metrics, pages, stores
-from headrace.web.board import Board
-from headrace.web.guard import Guard, check_address
-from headrace.web.http import Http
-from headrace.web.replies import failed, failure
+from headrace.web import dashboard, metrics, stores
+from headrace.web.access import AccessPolicy, check_address
+from headrace.web.application_view import ApplicationView
+from headrace.web.responses import failed, failure
+
+HEAD = 64 * 1024  # bytes of the first line and the headers, which httptools itself would take without end
+
+
+class Http(HttpToolsProtocol):
+    """One connection."""
+
+    def __init__(self, *given: Any, **options: Any) -> None:
+        super().__init__(*given, **options)
+        self._head = 0  # bytes that have come of a request whose headers are not complete
+
+    def data_received(self, data: bytes) -> None:
+        self._head += len(data)
+        super().data_received(data)
+        if self._head > HEAD and not self.transport.is_closing():
+            self.send_400_response("The headers of a request have at most 64 KiB.")
+
+    def on_headers_complete(self) -> None:
+        self._head = 0
+        super().on_headers_complete()
+
+    def on_body(self, body: bytes) -> None:
+        self._head = 0
+        super().on_body(body)
 
 
 def web_application(
-    board: Board,
+    board: ApplicationView,
     *,
     host: str = "127.0.0.1",
     hosts: Collection[str] = (),
@@ -33,12 +60,14 @@ def web_application(
     over: threading.Event | None = None,
 ) -> ASGIApp:
     """The pages of an application, as ASGI; `interval` is that of events, in seconds, until it is `over`."""
-    shown = pages.routes(board, token=token, interval=interval, over=over or threading.Event())
+    shown = dashboard.routes(board, token=token, interval=interval, over=over or threading.Event())
     app = Starlette(
         routes=[*stores.routes(board), *metrics.routes(board), *shown],
         exception_handlers={StreamsError: failed, 404: _not_found, 405: _not_allowed, Exception: failed},
     )
-    return Guard(stores.Shortcut(app, board), host=host, hosts=hosts, token=token, body_bytes=board.limits.body_bytes)
+    return AccessPolicy(
+        stores.Shortcut(app, board), host=host, hosts=hosts, token=token, body_bytes=board.limits.body_bytes
+    )
 
 
 class Server:
@@ -49,7 +78,7 @@ class Server:
 
     def __init__(
         self,
-        board: Board,
+        board: ApplicationView,
         *,
         host: str = "127.0.0.1",
         port: int = 0,

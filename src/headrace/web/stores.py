@@ -14,15 +14,13 @@ from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from headrace.errors import StreamsError
+from headrace.errors import PositionNotReachedError, StreamsError, UnsuitableQueryError
 from headrace.query.catalog import Shelf
-from headrace.query.errors import PositionNotReachedError, UnsuitableQueryError
-from headrace.query.snapshot import Snapshot
-from headrace.query.texts import key_of
-from headrace.query.views import View
-from headrace.web.board import Board, Limits
-from headrace.web.replies import NDJSON, dumps, explained, reply
-from headrace.web.rows import (
+from headrace.query.rendering import key_of
+from headrace.query.views import Snapshot, View
+from headrace.web.application_view import ApplicationView, Limits
+from headrace.web.responses import NDJSON, dumps, explained, reply
+from headrace.web.store_rows import (
     Asked,
     Place,
     Row,
@@ -40,7 +38,7 @@ BLOCK = 64 * 1024  # bytes that are sent at once, line by line
 Rows = Callable[[Shelf, View, Asked, Place | None], Iterator[tuple[Place, Row]]]
 
 
-def routes(board: Board) -> list[Route]:
+def routes(board: ApplicationView) -> list[Route]:
     asked = Questions(board)
     return [
         Route("/stores", asked.all),
@@ -57,7 +55,7 @@ def routes(board: Board) -> list[Route]:
 class Questions:
     """Answers from the board's follower."""
 
-    def __init__(self, board: Board) -> None:
+    def __init__(self, board: ApplicationView) -> None:
         self._board, self._follower, self._limits = board, board.follower, board.limits
         self._position: tuple[Snapshot | None, orjson.Fragment] = (None, orjson.Fragment(b"null"))
 
@@ -136,7 +134,7 @@ class Questions:
 class Shortcut:
     """Leads questions about one key past the routes: they are asked thousands of times a second."""
 
-    def __init__(self, app: ASGIApp, board: Board) -> None:
+    def __init__(self, app: ASGIApp, board: ApplicationView) -> None:
         self._app, self._questions = app, Questions(board)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

@@ -1,5 +1,5 @@
 """The log on a Kafka cluster."""
 
-from headrace.log.kafka.kafkalog import KafkaLog
+from headrace.log.kafka.kafka_log import KafkaLog
 
 __all__ = ["KafkaLog"]

@@ -9,14 +9,12 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
-from headrace.errors import ConfigError
-from headrace.log.configs import DEFAULTS, WITHOUT_EFFECT, checked_config, checked_name
-from headrace.log.errors import LogBusyError, TopicExistsError, UnknownTopicError
-from headrace.log.kafka.asking import MARGIN, answers, ask
+from headrace.errors import ConfigError, LogBusyError, TopicExistsError, UnknownTopicError
+from headrace.log.embedded.reader import check_ids
+from headrace.log.embedded.topics import DEFAULTS, WITHOUT_EFFECT, checked_config, checked_name
 from headrace.log.kafka.clients import Clients, administration, kafka
-from headrace.log.kafka.trouble import code_of, explained
+from headrace.log.kafka.requests import MARGIN, answers, ask, code_of, explained
 from headrace.log.protocol import Topic
-from headrace.log.reading import check_ids
 from headrace.model.ids import TopicPartition
 
 _SOON = 1.0  # seconds until one asks again, with patience

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from headrace.model.record import Headers
-from headrace.runtime.env import Env
+from headrace.runtime.environment import Env
 from headrace.runtime.operators.emit import Emit
 from headrace.runtime.tables import forwarder, keyed
 from headrace.topology.nodes import StreamAggregate, StreamReduce

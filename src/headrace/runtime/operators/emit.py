@@ -1,4 +1,7 @@
-"""What an operator calls to pass a record on."""
+"""What an operator calls to pass a record on.
+
+When the results of closed windows come out: with `EmitStrategy.ON_WINDOW_CLOSE`, once for every window.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from headrace.model.record import Headers
+from headrace.runtime.environment import Env, Postponed
 
 # (key, value, timestamp, headers). Positional arguments, no record object: a hop costs a function call and no more.
 Emit = Callable[[Any, Any, int, Headers], None]
@@ -37,3 +41,38 @@ def fan_out(children: Sequence[Emit]) -> Emit:
                     child(key, value, timestamp, headers)
 
             return all_of_them
+
+
+NEVER = -1
+
+
+class Closing:
+    """The moments at which to look for closed windows: the close time has moved on, and the interval has passed."""
+
+    __slots__ = ("env", "here", "interval", "last", "name", "next", "postponed")
+
+    def __init__(self, name: str, env: Env) -> None:
+        self.name, self.env, self.here, self.interval = name, env, env.here, env.emit_interval
+        self.next = env.state.cell(f"{name}/next emission", 0)  # wall clock
+        self.last = env.state.cell(f"{name}/last close", NEVER)  # the close time of the last emission
+        self.postponed = env.state.cell(f"{name}/postponed close", NEVER)  # the close time that came too early
+
+    def due(self, close_time: int) -> bool:
+        clock = self.here.clock
+        if clock < self.next.value:
+            if close_time > self.last.value:
+                self.postponed.value = close_time
+            return False
+        self.next.value, self.postponed.value = clock + self.interval, NEVER
+        return self.last.value == NEVER or self.last.value < close_time
+
+    def make_up(self, emit: Callable[[int, Headers], None]) -> None:
+        """Has what was postponed emitted by the clock, if no record comes that would do it."""
+        due, postponed = self.next, self.postponed
+        self.env.postponed.append(
+            Postponed(
+                self.name,
+                lambda: None if postponed.value == NEVER else due.value,
+                lambda: emit(postponed.value, ()),
+            )
+        )

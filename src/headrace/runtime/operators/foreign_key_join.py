@@ -12,10 +12,10 @@ from hashlib import blake2b
 from typing import Any
 
 from headrace.model.record import Change, Headers
-from headrace.runtime.env import Env
+from headrace.runtime.environment import Env
 from headrace.runtime.operators.emit import Emit
+from headrace.serde.internal import Instruction, Response, Subscription
 from headrace.serde.protocol import Serde
-from headrace.serde.subscription import Instruction, Response, Subscription
 from headrace.state.subscriptions import Subscriptions
 from headrace.topology.nodes import ForeignUpdate, ResponseJoin, Subscribe, SubscriptionJoin
 

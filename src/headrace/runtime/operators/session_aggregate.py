@@ -7,9 +7,8 @@ from typing import Any
 
 from headrace.model.record import Headers
 from headrace.model.windows import Window, Windowed
-from headrace.runtime.env import Env
-from headrace.runtime.operators.closing import Closing
-from headrace.runtime.operators.emit import Emit
+from headrace.runtime.environment import Env
+from headrace.runtime.operators.emit import Closing, Emit
 from headrace.runtime.tables import forwarder
 from headrace.state.session import Sessions
 from headrace.topology.nodes import SessionAggregate

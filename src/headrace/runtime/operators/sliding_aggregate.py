@@ -13,9 +13,8 @@ from typing import Any
 
 from headrace.model.record import Headers, stamped
 from headrace.model.windows import Window, Windowed
-from headrace.runtime.env import Env
-from headrace.runtime.operators.closing import NEVER, Closing
-from headrace.runtime.operators.emit import Emit
+from headrace.runtime.environment import Env
+from headrace.runtime.operators.emit import NEVER, Closing, Emit
 from headrace.runtime.tables import forwarder
 from headrace.state.window import WindowedValues
 from headrace.topology.nodes import SlidingAggregate

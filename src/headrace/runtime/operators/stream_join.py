@@ -7,7 +7,7 @@ from typing import Any
 
 from headrace.model.record import Headers
 from headrace.model.windows import LONGEST
-from headrace.runtime.env import Env, Postponed
+from headrace.runtime.environment import Env, Postponed
 from headrace.runtime.operators.emit import Emit
 from headrace.state.buffer import UnmatchedBuffer
 from headrace.state.window import WindowedValues

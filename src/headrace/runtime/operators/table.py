@@ -7,7 +7,7 @@ from typing import Any, cast
 
 from headrace.errors import StreamsError
 from headrace.model.record import Change, Headers
-from headrace.runtime.env import Env
+from headrace.runtime.environment import Env
 from headrace.runtime.operators.emit import Emit
 from headrace.runtime.tables import forwarder, keyed
 from headrace.topology.nodes import (

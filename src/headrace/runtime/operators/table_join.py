@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from headrace.model.record import Change, Headers
-from headrace.runtime.env import Env, Lookup
+from headrace.runtime.environment import Env, Lookup
 from headrace.runtime.operators.emit import Emit
 from headrace.runtime.tables import forwarder, keyed
 from headrace.state.buffer import GraceBuffer

@@ -7,10 +7,9 @@ from typing import Any
 
 from headrace.model.record import Headers, stamped
 from headrace.model.windows import TimeWindows, Window, Windowed, Windows, ends_of, window, windowed
-from headrace.runtime.env import Env
-from headrace.runtime.forward import at_once, cache_of
-from headrace.runtime.operators.closing import NEVER, Closing
-from headrace.runtime.operators.emit import Emit
+from headrace.runtime.caching import at_once, cache_of
+from headrace.runtime.environment import Env
+from headrace.runtime.operators.emit import NEVER, Closing, Emit
 from headrace.runtime.tables import cached, is_cached
 from headrace.state.keys import SIGN, TIME, decode_time
 from headrace.state.table import UNKNOWN

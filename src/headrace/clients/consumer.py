@@ -1,0 +1,380 @@
+"""Where a consumer is in each of its partitions, and the records from there on.
+
+Reading records from a log, alone or as a member of a group.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from contextlib import suppress
+from datetime import timedelta
+from itertools import islice
+from types import TracebackType
+from typing import Any, Literal, NamedTuple, Self, get_args
+from uuid import uuid4
+
+from headrace.errors import OffsetOutOfRangeError, ProducerFencedError, SerializationError, StreamsError
+from headrace.log.open import opened
+from headrace.log.protocol import Extent, Log, LogRow
+from headrace.model.clock import Clock, SystemClock
+from headrace.model.ids import TopicPartition
+from headrace.model.record import Headers
+from headrace.model.windows import milliseconds
+from headrace.serde.primitives import BYTES
+from headrace.serde.protocol import Serde
+
+Reset = Literal["earliest", "latest", "none"]
+Taken = tuple[TopicPartition, LogRow]
+
+
+class Fetcher:
+    """Takes records from partitions in turn; `positions` are the offsets that come next."""
+
+    def __init__(self, log: Log, reset: Reset) -> None:
+        self._log, self._reset = log, reset
+        self.positions: dict[TopicPartition, int] = {}
+        self._open: dict[TopicPartition, tuple[Iterator[LogRow], int]] = {}  # records, and the offset they go up to
+        self._turn = 0
+
+    def add(self, partitions: Iterable[TopicPartition], committed: Mapping[TopicPartition, int]) -> None:
+        """Starts to read partitions, where somebody stopped, or where the policy says."""
+        fresh = [at for at in partitions if at not in committed]
+        extents = self._extents(fresh)
+        self.positions.update({at: committed[at] for at in partitions if at in committed})
+        self.positions.update({at: self._by_policy(at, extents[at]) for at in fresh})
+
+    def drop(self, partitions: Iterable[TopicPartition]) -> None:
+        for at in partitions:
+            self.positions.pop(at, None)
+            self._open.pop(at, None)
+
+    def move(self, at: TopicPartition, offset: int) -> None:
+        self._open.pop(at, None)
+        self.positions[at] = offset
+
+    def rewind(self, untaken: Iterable[Taken]) -> None:
+        """Gives records back, the first ones of each partition last."""
+        for at, row in untaken:
+            if row[0] < self.positions[at]:
+                self.move(at, row[0])
+
+    def take(self, limit: int) -> list[Taken]:
+        """Some records, at most `limit`, of whatever partitions have some."""
+        self._open_more()
+        order = sorted(self._open)
+        self._turn += 1
+        taken: list[Taken] = []
+        for i in range(len(order)):
+            at = order[(self._turn + i) % len(order)]
+            try:
+                taken += self._take_from(at, limit - len(taken))
+            except StreamsError:
+                if not taken:
+                    raise
+                break  # what was taken counts; the next look meets the trouble again, if it is still there
+        return taken
+
+    def _take_from(self, at: TopicPartition, limit: int) -> list[Taken]:
+        rows, end = self._open[at]
+        taken: list[Taken] = []
+        try:
+            for row in islice(rows, limit):
+                taken.append((at, row))
+                self.positions[at] = row[0] + 1
+        except OffsetOutOfRangeError:  # removed while it was read: the next look decides where to go on
+            del self._open[at]
+            return taken
+        except StreamsError:
+            del self._open[at]
+            if not taken:
+                raise
+            return taken
+        if len(taken) < limit:  # what follows the last record up to the end was compacted away
+            del self._open[at]
+            self.positions[at] = end
+        return taken
+
+    def _open_more(self) -> None:
+        idle = [at for at in self.positions if at not in self._open]
+        for at, extent in self._extents(idle).items():
+            if not extent.earliest <= self.positions[at] <= extent.end:
+                self.positions[at] = self._by_policy(at, extent)
+            start = self.positions[at]
+            if start < extent.end:
+                with suppress(OffsetOutOfRangeError):  # removed since: the next look decides where to go on
+                    chunks = self._log.read(at, start, extent.end)
+                    self._open[at] = ((row for chunk in chunks for row in chunk.rows()), extent.end)
+
+    def _extents(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, Extent]:
+        wanted = set(partitions)
+        extents = self._log.extents(sorted({at.topic for at in wanted}))
+        return {at: extent for at, extent in extents.items() if at in wanted}
+
+    def _by_policy(self, at: TopicPartition, extent: Extent) -> int:
+        if self._reset == "none":
+            is_known = at in self.positions
+            where = f"{self.positions[at]}, which is not there" if is_known else "nowhere: nothing is committed"
+            raise OffsetOutOfRangeError(
+                f"{at} would be read from {where}, and auto_offset_reset is 'none': seek to one of {extent.earliest} "
+                f"to {extent.end}, or choose 'earliest' or 'latest'",
+                at=at, earliest=extent.earliest, end=extent.end,
+            )  # fmt: skip
+        return extent.earliest if self._reset == "earliest" else extent.end
+
+
+Partitions = frozenset[TopicPartition]
+_LOOK_AROUND = 1000  # ms, at most, between two looks at who else is in the group
+
+
+class ConsumerRecord(NamedTuple):
+    """A record and where it was."""
+
+    topic: str
+    partition: int
+    offset: int
+    key: Any
+    value: Any
+    timestamp: int
+    headers: Headers
+
+
+class Consumer:
+    """Reads topics; members of a group share their partitions, and go on where a dead member has committed last.
+
+    A member is believed to be alive for `session_timeout` ms after each `poll`. With `auto_commit`, what earlier polls
+    returned is committed every `auto_commit_interval` ms, when partitions are given up, and by `close`.
+
+    >>> import tempfile
+    >>> from headrace.log.embedded.file_log import FileLog
+    >>> from headrace.log.protocol import Records
+    >>> with tempfile.TemporaryDirectory() as directory, FileLog(directory) as log:
+    ...     _ = log.create_topic("words")
+    ...     _ = log.append([(TopicPartition("words", 0), Records([b"k"], [b"hello"], [10]))])
+    ...     with Consumer(log, auto_offset_reset="earliest") as consumer:
+    ...         consumer.subscribe("words")
+    ...         consumer.poll()[0].value
+    b'hello'
+    """
+
+    def __init__(
+        self,
+        log: Log | str,
+        group: str | None = None,
+        *,
+        key_serde: Serde = BYTES,
+        value_serde: Serde = BYTES,
+        auto_offset_reset: Reset = "latest",
+        auto_commit: bool = True,
+        auto_commit_interval: int | timedelta = 5000,
+        max_poll_records: int = 500,
+        session_timeout: int | timedelta = 45_000,
+        idle_timeout: int | timedelta | None = None,
+        clock: Clock | None = None,
+    ) -> None:
+        """`idle_timeout`: iteration ends when nothing came for so long; without it, never."""
+        if auto_offset_reset not in get_args(Reset):
+            raise ValueError(f"auto_offset_reset is 'earliest', 'latest' or 'none', not {auto_offset_reset!r}")
+        self._log, self._owns_log = opened(log)
+        self._group, self._member = group, f"consumer-{uuid4().hex[:16]}"
+        self._decode = (key_serde.decode, value_serde.decode)
+        self._commits_itself = auto_commit and group is not None
+        self._interval = milliseconds(auto_commit_interval, "auto_commit_interval")
+        self._limit, self._idle_timeout = max_poll_records, idle_timeout
+        self._lease = milliseconds(session_timeout, "session_timeout", at_least=1)
+        self._clock = clock or SystemClock()
+        self._fetcher = Fetcher(self._log, auto_offset_reset)
+        self._topics: tuple[str, ...] = ()
+        self._on_assign = self._on_revoke = _nothing
+        self._look_at = self._commit_at = 0  # the times of the next look around and of the next commit
+
+    # ---------------------------------------------------------------------------------------------- what to read
+    def subscribe(
+        self,
+        *topics: str,
+        on_assign: Callable[[Partitions], object] | None = None,
+        on_revoke: Callable[[Partitions], object] | None = None,
+    ) -> None:
+        """Reads whole topics, or the member's share of them; `on_…` are told of partitions that come and go."""
+        for topic in topics:
+            self._log.topic(topic)
+        if not topics:
+            self._leave()
+            self._fetcher.drop(self.assignment)
+        self._topics, self._look_at = topics, 0
+        self._on_assign, self._on_revoke = on_assign or _nothing, on_revoke or _nothing
+
+    def assign(self, *partitions: TopicPartition) -> None:
+        """Reads these partitions, whoever else does."""
+        self._leave()
+        self._topics = ()
+        self._fetcher.drop(self.assignment)
+        self._fetcher.add(partitions, self._log.committed(self._group) if self._group else {})
+
+    @property
+    def assignment(self) -> Partitions:
+        return frozenset(self._fetcher.positions)
+
+    # --------------------------------------------------------------------------------------------------- reading
+    def poll(self, timeout: int | timedelta = 0) -> list[ConsumerRecord]:
+        """The next records; waits up to `timeout` ms for the first."""
+        deadline = self._clock.now() + milliseconds(timeout, "the timeout")
+        while True:
+            self._commit_if_due()
+            self._look_around()
+            records = self._decoded(self._fetcher.take(self._limit))
+            now = self._clock.now()
+            if records or now >= deadline:
+                return records
+            until = min(deadline, self._look_at) if self._topics else deadline
+            self._log.wait(self._fetcher.positions, max(until - now, 1))
+
+    def __iter__(self) -> Iterator[ConsumerRecord]:
+        """Record by record; what a loop did not get to is not lost if it ends early."""
+        step = _LOOK_AROUND if self._idle_timeout is None else milliseconds(self._idle_timeout, "idle_timeout")
+        while (records := self.poll(step)) or self._idle_timeout is None:
+            yield from self._one_by_one(records)
+
+    def _one_by_one(self, records: list[ConsumerRecord]) -> Generator[ConsumerRecord]:
+        done = 0
+        try:
+            for record in records:
+                done += 1
+                yield record
+        finally:
+            for record in reversed(records[done:]):
+                self.seek(TopicPartition(record.topic, record.partition), record.offset)
+
+    def _decoded(self, taken: list[Taken]) -> list[ConsumerRecord]:
+        """Records up to the first that cannot be decoded; that one raises when it comes first."""
+        decode_key, decode_value = self._decode
+        records: list[ConsumerRecord] = []
+        for i, (at, (offset, key, value, timestamp, headers)) in enumerate(taken):
+            try:
+                key = None if key is None else decode_key(key)  # noqa: PLW2901
+                value = None if value is None else decode_value(value)  # noqa: PLW2901
+            except Exception as error:
+                self._fetcher.rewind(taken[i:])
+                if records:
+                    break
+                hint = f"seek({at!r}, {offset + 1}) skips it"
+                raise SerializationError(
+                    f"the record at offset {offset} of {at} cannot be decoded: {error}; {hint}"
+                ) from error
+            records.append(ConsumerRecord(*at, offset, key, value, timestamp, headers))
+        return records
+
+    # ------------------------------------------------------------------------------------------------- positions
+    def position(self, at: TopicPartition) -> int:
+        """The offset of the record that comes next."""
+        self._check_assigned(at)
+        return self._fetcher.positions[at]
+
+    def seek(self, at: TopicPartition, offset: int) -> None:
+        """Goes on at an offset."""
+        self._check_assigned(at)
+        if offset < 0:
+            raise ValueError(f"an offset is 0 or more, not {offset}")
+        self._fetcher.move(at, offset)
+
+    def seek_to_beginning(self, *partitions: TopicPartition) -> None:
+        """Goes back to the earliest records, of all partitions if none are named."""
+        for at, extent in self._extents(partitions).items():
+            self._fetcher.move(at, extent.earliest)
+
+    def seek_to_end(self, *partitions: TopicPartition) -> None:
+        """Skips all that is there, in all partitions if none are named."""
+        for at, extent in self._extents(partitions).items():
+            self._fetcher.move(at, extent.end)
+
+    def _extents(self, partitions: tuple[TopicPartition, ...]) -> Mapping[TopicPartition, Any]:
+        self._look_around()
+        for at in partitions:
+            self._check_assigned(at)
+        wanted = set(partitions or self.assignment)
+        extents = self._log.extents(sorted({at.topic for at in wanted}))
+        return {at: extent for at, extent in extents.items() if at in wanted}
+
+    def _check_assigned(self, at: TopicPartition) -> None:
+        if at not in self._fetcher.positions:
+            self._look_around()
+        if at not in self._fetcher.positions:
+            has = ", ".join(map(str, sorted(self.assignment))) or "none"
+            raise ValueError(f"{at} is not assigned to this consumer (it has: {has}): assign or subscribe, then poll")
+
+    # ------------------------------------------------------------------------------------------------- committing
+    def commit(self, offsets: Mapping[TopicPartition, int] | None = None) -> None:
+        """Lets the group go on after what was polled, or at some offsets."""
+        if self._group is None:
+            raise ValueError("this consumer has no group to commit for: Consumer(log, group=...)")
+        self._log.commit(
+            self._group,
+            dict(self._fetcher.positions) if offsets is None else offsets,
+            member=self._member if self._topics else None,
+        )
+
+    def committed(self, at: TopicPartition) -> int | None:
+        """Where the group goes on in a partition."""
+        return self._log.committed(self._group).get(at) if self._group else None
+
+    def _commit_if_due(self) -> None:
+        now = self._clock.now()
+        if self._commits_itself and now >= self._commit_at:
+            self._commit_at = now + self._interval
+            self._commit_quietly(self.assignment)
+
+    def _commit_quietly(self, partitions: Partitions) -> None:
+        """If somebody else has a partition by now, the look around tells."""
+        positions = {at: self._fetcher.positions[at] for at in partitions}
+        if positions:
+            with suppress(ProducerFencedError):
+                self.commit(positions)
+
+    # -------------------------------------------------------------------------------------------------- the group
+    def _look_around(self) -> None:
+        """Stays a member, gives up what others are to read, and takes what is free."""
+        now = self._clock.now()
+        if not self._topics or now < self._look_at:
+            return
+        self._look_at = now + min(self._lease // 3, _LOOK_AROUND)
+        held = self.assignment
+        allowed = self._allowed(held)
+        if lost := held - allowed:
+            self._on_revoke(lost)
+            if self._commits_itself:
+                self._commit_quietly(lost)
+            self._fetcher.drop(lost)
+            allowed = self._allowed(self.assignment)
+        if gained := allowed - held:
+            self._fetcher.add(gained, self._log.committed(self._group) if self._group else {})
+            self._on_assign(gained)
+
+    def _allowed(self, held: Partitions) -> Partitions:
+        if self._group is None:
+            return frozenset(self._log.extents(self._topics))
+        return self._log.join(self._group, self._member, self._topics, held, self._lease).partitions
+
+    def _leave(self) -> None:
+        if self._group is not None and self._topics:
+            if self._commits_itself:
+                self._commit_quietly(self.assignment)
+            self._log.leave(self._group, self._member)
+
+    def close(self) -> None:
+        """Commits, if it does that by itself, and leaves its partitions to the others."""
+        self._leave()
+        self._topics = ()
+        self._fetcher.drop(self.assignment)
+        if self._owns_log:
+            self._log.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def _nothing(_: Partitions) -> None:
+    pass

@@ -1,0 +1,347 @@
+"""Records on their way from a producer to the log.
+
+Sending records to a log.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterable
+from datetime import datetime, timedelta
+from types import TracebackType
+from typing import Any, NamedTuple, Self
+
+from headrace.errors import LogBusyError, ProducerFencedError, SerializationError, StreamsError, UnknownTopicError
+from headrace.log.embedded.append import check_length
+from headrace.log.open import opened
+from headrace.log.protocol import Item, Log, Records, Stamp
+from headrace.log.records import record_length
+from headrace.model.clock import Clock, SystemClock
+from headrace.model.ids import TopicPartition
+from headrace.model.partitioner import partition_of
+from headrace.model.record import Headers, RecordMetadata, headers_of
+from headrace.model.timestamps import epoch_milliseconds
+from headrace.model.windows import milliseconds
+from headrace.serde.primitives import BYTES
+from headrace.serde.protocol import Serde
+
+
+class Batch:
+    """Records for one partition that are appended together; `hurry` asks that this be soon."""
+
+    def __init__(self, at: TopicPartition, hurry: Callable[[], None]) -> None:
+        self.at, self.hurry = at, hurry
+        self.error: BaseException | None = None
+        self.was_told = False  # whether somebody has seen the error
+        self._keys: list[bytes | None] = []
+        self._values: list[bytes | None] = []
+        self._timestamps: list[int] = []
+        self._headers: list[Headers] = []
+        self._base = -1
+        self._stored = threading.Event()
+
+    def add(self, key: bytes | None, value: bytes | None, timestamp: int, headers: Headers) -> Delivery:
+        index = len(self._keys)
+        self._keys.append(key)
+        self._values.append(value)
+        self._timestamps.append(timestamp)
+        self._headers.append(headers)
+        return Delivery(self, index)
+
+    def records(self) -> Records:
+        headers = self._headers if any(self._headers) else None
+        return Records(self._keys, self._values, self._timestamps, headers)
+
+    def succeed(self, base: int) -> None:
+        self._base = base
+        self._stored.set()
+
+    def fail(self, error: BaseException) -> None:
+        self.error = error
+        self._stored.set()
+
+    def is_done(self) -> bool:
+        return self._stored.is_set()
+
+    def base(self, timeout: int | timedelta | None) -> int:
+        """The offset of the first record, once it is stored."""
+        if not self._stored.is_set():
+            self.hurry()
+            seconds = None if timeout is None else milliseconds(timeout, "the timeout") / 1000
+            if not self._stored.wait(seconds):
+                raise LogBusyError(f"a record for {self.at} was not stored within {timeout} ms; it may still be")
+        if self.error is not None:
+            self.was_told = True
+            raise self.error
+        return self._base
+
+
+class Delivery:
+    """What becomes of a record that was sent."""
+
+    __slots__ = ("_batch", "_index")
+
+    def __init__(self, batch: Batch, index: int) -> None:
+        self._batch, self._index = batch, index
+
+    def done(self) -> bool:
+        return self._batch.is_done()
+
+    def result(self, timeout: int | timedelta | None = None) -> RecordMetadata:
+        """Waits until the record is stored, and says where; raises if it could not be."""
+        return RecordMetadata(*self._batch.at, self._batch.base(timeout) + self._index)
+
+    def exception(self, timeout: int | timedelta | None = None) -> BaseException | None:
+        """Waits until it is known what became of the record."""
+        try:
+            self._batch.base(timeout)
+        except LogBusyError:
+            if not self._batch.is_done():
+                raise
+        except BaseException:  # noqa: BLE001, S110 - it is the answer
+            pass
+        return self._batch.error
+
+    @property
+    def offset(self) -> int:
+        return self.result().offset
+
+
+# (topic, key, value, number of partitions) -> partition; None: Kafka's way
+Partitioner = Callable[[str, Any, Any, int], int | None]
+_RETRIES = 5
+_OVERHEAD = 16  # bytes that a record takes, however small
+
+
+class Target(NamedTuple):
+    """What is to be known of a topic to send to it."""
+
+    partitions: int
+    longest_record: int
+    compacts: bool
+
+
+class Producer:
+    """Sends records; they are collected for `linger` ms or `batch_size` bytes and appended together, each once.
+
+    A thread does it, which lives only as long as there is something to send: what was sent is stored even if the
+    program ends without `flush`.
+
+    >>> import tempfile
+    >>> from headrace.clients.admin import Admin
+    >>> from headrace.serde import STRING
+    >>> with tempfile.TemporaryDirectory() as directory, Admin(f"file:{directory}") as admin:
+    ...     _ = admin.create_topic("words", partitions=3)
+    ...     with Producer(f"file:{directory}", value_serde=STRING) as producer:
+    ...         producer.send("words", b"key", "hello").result()
+    RecordMetadata(topic='words', partition=1, offset=0)
+    """
+
+    def __init__(
+        self,
+        log: Log | str,
+        *,
+        key_serde: Serde = BYTES,
+        value_serde: Serde = BYTES,
+        partitioner: Partitioner | None = None,
+        linger: int | timedelta = 5,
+        batch_size: int = 1 << 20,
+        buffer_size: int = 32 << 20,
+        clock: Clock | None = None,
+    ) -> None:
+        self._log, self._owns_log = opened(log)
+        self._key_serde, self._value_serde, self._partitioner = key_serde, value_serde, partitioner
+        self._linger = milliseconds(linger, "linger") / 1000
+        self._batch_size, self._buffer_size = batch_size, buffer_size
+        self._clock = clock or SystemClock()
+        self._lock = threading.Condition()
+        self._pending: dict[TopicPartition, Batch] = {}
+        self._due, self._size, self._urgent = 0.0, 0, False  # of what is pending
+        self._sending: list[Batch] = []
+        self._failed: list[Batch] = []
+        self._sender: threading.Thread | None = None
+        self._targets: dict[str, Target] = {}
+        self._keyless: dict[str, int] = {}  # the partition for records without a key, until the next batch
+        self._stamp: Stamp | None = None
+
+    # --------------------------------------------------------------------------------------------------- sending
+    def send(
+        self,
+        topic: str,
+        key: Any = None,
+        value: Any = None,
+        *,
+        key_serde: Serde | None = None,
+        value_serde: Serde | None = None,
+        partition: int | None = None,
+        timestamp: int | datetime | None = None,
+        headers: Iterable[tuple[str, bytes | None]] = (),
+        partitioner: Partitioner | None = None,
+    ) -> Delivery:
+        """Sends a record; without a partition the partitioner chooses, else the hash of the key, else the producer."""
+        target = self._targets.get(topic) or self._target(topic)
+        raw_key = _encoded(key_serde or self._key_serde, key, topic, "key")
+        raw_value = _encoded(value_serde or self._value_serde, value, topic, "value")
+        pairs = headers_of(headers) if headers else ()
+        length = record_length(raw_key, raw_value, pairs)
+        check_length(topic, length, target.longest_record)
+        if raw_key is None and target.compacts:
+            raise ValueError(f"the topic {topic!r} is compacted: a record for it needs a key")
+        choose = partitioner or self._partitioner
+        if partition is None and choose is not None:
+            partition = choose(topic, key, value, target.partitions)
+        if partition is None:
+            partition = partition_of(raw_key, target.partitions)
+        time_of = self._clock.now() if timestamp is None else _time(timestamp)
+        with self._lock:
+            at = TopicPartition(topic, self._keyless_partition(topic, target) if partition is None else partition)
+            if not 0 <= at.partition < target.partitions:
+                raise UnknownTopicError(
+                    f"the topic {topic!r} has no partition {at.partition}: it has {target.partitions}"
+                )
+            delivery = self._room_in(at).add(raw_key, raw_value, time_of, pairs)
+            self._size += length + _OVERHEAD
+            self._see_to_sending()
+        return delivery
+
+    def flush(self) -> None:
+        """Waits until everything is stored; raises if something could not be, and nobody was told."""
+        with self._lock:
+            self._hurry()
+            while self._pending or self._sending:
+                self._lock.wait()
+            untold = [batch for batch in self._failed if not batch.was_told]
+            self._failed.clear()
+        for batch in untold:
+            batch.base(0)
+
+    def close(self) -> None:
+        try:
+            self.flush()
+        finally:
+            sender = self._sender
+            if sender is not None:
+                sender.join()
+            if self._owns_log:
+                self._log.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            self.close()
+        except StreamsError:
+            if error is None:
+                raise
+
+    # ------------------------------------------------------------------------------------------- where it goes to
+    def _target(self, topic: str) -> Target:
+        found = self._log.topic(topic)
+        config = found.config
+        target = Target(found.partitions, int(config["max.message.bytes"]), "compact" in config["cleanup.policy"])
+        self._targets[topic] = target
+        return target
+
+    def _keyless_partition(self, topic: str, target: Target) -> int:
+        """All records without a key go to one partition until a batch is sent: fewer, larger chunks."""
+        return self._keyless.setdefault(topic, 0) % target.partitions
+
+    def _room_in(self, at: TopicPartition) -> Batch:
+        while self._size >= self._buffer_size:
+            self._hurry()
+            self._lock.wait()
+        batch = self._pending.get(at)
+        if batch is None:
+            if not self._pending:
+                self._due = time.monotonic() + self._linger
+            batch = self._pending[at] = Batch(at, self._hurry)
+        return batch
+
+    # ------------------------------------------------------------------------------------------------ in the thread
+    def _hurry(self) -> None:
+        with self._lock:
+            self._urgent = bool(self._pending)
+            self._lock.notify_all()
+
+    def _see_to_sending(self) -> None:
+        if self._sender is None:
+            self._sender = threading.Thread(target=self._run, name="headrace-producer")
+            self._sender.start()
+        elif self._size >= self._batch_size:
+            self._lock.notify_all()
+
+    def _run(self) -> None:
+        """Sends what is pending, as long as there is something."""
+        while True:
+            with self._lock:
+                while self._pending and not self._urgent and self._size < self._batch_size:
+                    left = self._due - time.monotonic()
+                    if left <= 0:
+                        break
+                    self._lock.wait(left)
+                self._sending = list(self._pending.values())
+                self._pending.clear()
+                self._size, self._urgent = 0, False
+                self._targets.clear()  # topics may get more partitions
+                for topic in {batch.at.topic for batch in self._sending} & self._keyless.keys():
+                    self._keyless[topic] += 1
+                if not self._sending:
+                    self._sender = None
+                    return
+            self._append(self._sending)
+            with self._lock:
+                self._sending = []
+                self._lock.notify_all()
+
+    def _append(self, batches: list[Batch]) -> None:
+        try:
+            offsets = self._stored([(batch.at, batch.records()) for batch in batches])
+        except BaseException as error:  # noqa: BLE001 - whoever sent the records is told
+            if len(batches) > 1:  # which of them is it?
+                for batch in batches:
+                    self._append([batch])
+            else:
+                batches[0].fail(error)
+                self._failed.append(batches[0])
+        else:
+            for batch, offset in zip(batches, offsets, strict=True):
+                batch.succeed(offset)
+
+    def _stored(self, items: list[Item]) -> list[int]:
+        """Appends once, however often it must be tried."""
+        for attempt in range(_RETRIES):
+            stamp = self._stamp or Stamp(self._log.new_producer(), 0)
+            try:
+                offsets = self._log.append(items, stamp=stamp)
+            except BaseException as error:
+                is_first, is_last = attempt == 0, attempt == _RETRIES - 1
+                if isinstance(error, StreamsError) and error.retriable and not is_last:
+                    self._stamp = stamp  # the same again: the log knows whether it has stored it
+                    continue
+                self._stamp = None
+                if not (isinstance(error, ProducerFencedError) and is_first):  # idle for too long, so there is a new id
+                    raise
+            else:
+                self._stamp = Stamp(stamp.producer, stamp.sequence + 1)
+                return offsets
+        raise AssertionError
+
+
+def _encoded(serde: Serde, field: Any, topic: str, what: str) -> bytes | None:
+    if field is None:
+        return None
+    try:
+        return serde.encode(field)
+    except Exception as error:
+        raise SerializationError(f"the {what} of a record for {topic!r} cannot be encoded: {error}") from error
+
+
+def _time(timestamp: int | datetime) -> int:
+    time_of = epoch_milliseconds(timestamp, "the timestamp")
+    if time_of < 0:
+        raise ValueError(f"a timestamp is 0 or more, in ms since the epoch, not {time_of}")
+    return time_of

@@ -1,0 +1,1 @@
+"""The logical graph of the DSL: its steps, its optimizations, and its lowering to topology nodes."""

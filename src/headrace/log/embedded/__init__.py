@@ -1,0 +1,1 @@
+"""The embedded log: a directory with a SQLite database, for the processes of one machine."""

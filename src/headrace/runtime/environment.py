@@ -1,0 +1,91 @@
+"""The rows that go into a task and come out of it.
+
+Plain tuples: a batch has many, and a named tuple takes ten times as long to make.
+
+What operators share while a task runs: the current record's whereabouts, the time, the state, the drop ledger.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from headrace.model.record import Headers, RecordMetadata
+from headrace.state.delta import Delta
+from headrace.state.task_state import TaskState
+
+# (topic, partition, offset, key, value, timestamp, headers, order): a record as it was read. The order says where it
+# stands among the records of its batch; what it causes inherits it.
+Row = tuple[str, int, int, bytes | None, bytes | None, int, Headers, Any]
+
+# (topic, partition, key, value, timestamp, headers, order): a record to be written. The partition is None where the
+# key's hash decides; the order is that of the row that caused it.
+Output = tuple[str, int | None, bytes | None, bytes | None, int, Headers, Any]
+
+
+class Result(NamedTuple):
+    """What a batch gave: records to be written, and what changed in the state."""
+
+    outputs: list[Output]
+    delta: Delta
+    dropped: dict[str, int]  # records that were left out, by reason
+
+
+class CurrentRecord:
+    """The record that is being processed: where it was read, and what time it is for its task."""
+
+    __slots__ = ("clock", "order", "row", "stream_time")
+
+    def now(self) -> int:
+        return self.clock
+
+    def __init__(self) -> None:
+        self.row: Row | None = None  # None while a punctuation runs
+        self.order: Any = None  # the place of the input record in its batch; outputs inherit it
+        self.stream_time = -1
+        self.clock = 0
+
+    @property
+    def metadata(self) -> RecordMetadata | None:
+        return None if self.row is None else RecordMetadata(self.row[0], self.row[1], self.row[2])
+
+    @metadata.setter
+    def metadata(self, metadata: RecordMetadata | None) -> None:
+        if metadata is None:
+            self.row = None
+        else:
+            self.row = (metadata.topic, metadata.partition, metadata.offset, None, None, -1, (), self.order)
+
+
+class Lookup(NamedTuple):
+    """How to look a key up in a table, stored or not: (value, timestamp), or None."""
+
+    get: Callable[[Any], tuple[Any, int] | None]
+    as_of: Callable[[Any, int], tuple[Any, int] | None] | None = None  # of a versioned table
+
+
+class Postponed(NamedTuple):
+    """An emission that must wait for the wall clock: when it is due, None if there is none, and what does it."""
+
+    node: str
+    due: Callable[[], int | None]
+    emit: Callable[[], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Env:
+    """Given to every operator when it is compiled."""
+
+    state: TaskState
+    store: Callable[[str], Any]  # a store of this task, or a global one
+    here: CurrentRecord
+    drop: Callable[[str], None]  # counts a dropped record, by reason
+    lookup: Callable[[str], Lookup]  # by the name of a table's node
+    caching: bool  # tables forward the last value of a key once a batch
+    emit_interval: int  # wall-clock milliseconds between emissions of closed windows and unmatched records
+    flushers: dict[str, Callable[[], bool]] = field(
+        default_factory=dict[str, Callable[[], bool]]
+    )  # by store: empty its cache
+    postponed: list[Postponed] = field(default_factory=list[Postponed])
+    caches: dict[str, Any] = field(default_factory=dict[str, Any])  # by store: how its updates get into the cache

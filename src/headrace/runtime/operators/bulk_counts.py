@@ -1,0 +1,182 @@
+"""Counts of many records at once.
+
+Where records may be counted before the operators see them.
+
+A count whose table is cached says once a batch how many records a key has by then. Whether it is told of them one by
+one makes no difference, so they are told by key: those of a stretch of the log, and on their way to another task those
+of a whole batch, which are then one row instead of many.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections import Counter, deque
+from collections.abc import Callable, Sequence
+from itertools import count
+from operator import itemgetter
+from typing import Any
+
+from headrace.config import Config
+from headrace.model.record import Headers, Record
+from headrace.runtime.caching import by_last
+from headrace.runtime.environment import Env, Row
+from headrace.runtime.failures import Failures
+from headrace.runtime.operators.emit import Emit
+from headrace.runtime.operators.source_sink import Decoded, Inlet, Outlet
+from headrace.runtime.partition_batch import PartitionBatch
+from headrace.runtime.tables import forwarder, keyed
+from headrace.serde.protocol import Serde
+from headrace.state.spec import KeyValueKind
+from headrace.topology.graph import Graph
+from headrace.topology.nodes import Process, Sink, Source, StreamAggregate, TableTransformValues
+
+
+def add_counts(node: StreamAggregate, env: Env, emit: Emit) -> Emit:
+    """Like `aggregate` for a count, but the values are numbers of records."""
+    place_of, get, put = keyed(env.store(node.store))
+    forward = forwarder(node.store, env, emit, send_old=node.send_old)
+
+    def run(key: Any, records: Any, timestamp: int, headers: Headers) -> None:
+        place = place_of(key)
+        before = get(place)
+        old = 0
+        if before is not None:
+            old = before[0]
+            timestamp = max(timestamp, before[1])
+        latest = put(place, old + records, timestamp)
+        if latest is not None:
+            forward(place, key, old + records, old, timestamp, timestamp, headers, latest)
+
+    return run
+
+
+# ------------------------------------------------------------------------------------------------ of a stretch
+def tally(
+    key: Serde, value: Serde, place_of: Callable[[Any], Any], env: Env, add: Emit
+) -> Callable[[PartitionBatch], bool]:
+    """Counts the records of a stretch, if nothing is wrong with any of them; else it does nothing and says so."""
+    decode_key, here = key.decode, env.here
+
+    def run(stretch: PartitionBatch) -> bool:
+        keys: Sequence[Any] = stretch.records.keys
+        values: Sequence[Any] = stretch.records.values
+        times = stretch.records.timestamps
+        if not (all(keys) and all(values)) or min(times) < 0:
+            return False  # null or empty
+        counts = Counter(keys)
+        try:
+            if not value.total:
+                deque(map(value.decode, values), maxlen=0)
+            decoded = {raw: decode_key(raw) for raw in counts}
+            deque(map(place_of, decoded.values()), maxlen=0)
+        except Exception:  # noqa: BLE001 -- a serde of the user's may raise anything; it will do so again
+            return False
+        last = dict(zip(keys, count()))
+        newest = newest_by_key(stretch)
+        here.stream_time = max(here.stream_time, stretch.largest[-1])
+        for raw, index in sorted(last.items(), key=itemgetter(1)):
+            row = here.row = stretch.row(index)
+            here.order = row[7]
+            add(decoded[raw], counts[raw], newest[raw] if newest else row[5], row[6])
+        return True
+
+    return run
+
+
+def newest_by_key(stretch: PartitionBatch) -> dict[Any, int] | None:
+    """The largest timestamp of each key; None if it is that of its last record, because time does not go back."""
+    keys, times = stretch.records.keys, stretch.records.timestamps
+    if stretch.largest == times:
+        return None
+    newest: dict[Any, int] = {}
+    for key, time in zip(keys, times, strict=True):
+        if time > newest.get(key, -1):
+            newest[key] = time
+    return newest
+
+
+# ------------------------------------------------------------------------------------ on the way to another task
+def combine(
+    node: Sink, serdes: tuple[Serde, Serde], outlet: Outlet, env: Env, failures: Failures, one: Emit
+) -> tuple[Emit, Callable[[], None]]:
+    """A sink that puts together how many records a key has, and what sends it at the end of a batch.
+
+    `one` sends a record that the counter will leave out.
+    """
+    encode_key, encode_value, here = serdes[0].encode, serdes[1].encode, env.here
+    topic = outlet.topic_name(str(node.topic)) + COUNTED
+    pending: dict[bytes, list[Any]] = {}  # number of records, largest timestamp, headers and order of the last one
+    touched: list[bytes] = []
+
+    def run(key: Any, value: Any, timestamp: int, headers: Headers) -> None:
+        if key is None or value is None or timestamp < 0:
+            one(key, value, timestamp, headers)
+            return
+        try:
+            raw = encode_key(key)
+            encode_value(value)  # the counter needs no value, but one that cannot be sent is an error
+        except Exception as error:  # noqa: BLE001 -- a serde of the user's may raise anything
+            failures.production(node.name, Record(key, value, timestamp, headers), error)
+            return
+        touched.append(raw)
+        held = pending.get(raw)
+        if held is None:
+            pending[raw] = [1, timestamp, headers, here.order]
+            return
+        held[0] += 1
+        held[2], held[3] = headers, here.order
+        if timestamp > held[1]:
+            held[1] = timestamp
+
+    def flush() -> None:
+        for raw in by_last(touched):
+            records, timestamp, headers, order = pending[raw]
+            outlet.outbox.append((topic, None, raw, NUMBER.pack(records), timestamp, headers, order))
+        pending.clear()
+        touched.clear()
+
+    return run, flush
+
+
+def counted_inlet(name: str, key: Serde, add: Emit) -> Inlet:
+    """Where numbers of records come in."""
+    decode_key = key.decode
+
+    def read(row: Row) -> Decoded:
+        raw_key, raw_number = row[3] or b"", row[4] or b""
+        return decode_key(raw_key), NUMBER.unpack(raw_number)[0], row[5]
+
+    return Inlet(name, read, add)
+
+
+COUNTED = "#counted"  # behind the name of a topic, where no name can have it: rows that stand for many records
+NUMBER = struct.Struct(">q")
+
+
+def counter_of(graph: Graph, source: Source, config: Config) -> StreamAggregate | None:
+    """The cached count that is the only one to read a source, if it is so."""
+    children = graph.children[source.name]
+    node = graph.nodes[children[0]] if len(children) == 1 else None
+    if not isinstance(node, StreamAggregate) or not node.counts or config.statestore_cache_max_bytes <= 0:
+        return None
+    spec = graph.stores[node.store]
+    return node if spec.caching and isinstance(spec.kind, KeyValueKind) else None
+
+
+def counted_topics(graph: Graph, config: Config) -> set[str]:
+    """The internal topics whose records may be sent as counts.
+
+    Those who read them must read nothing else, and run nothing by stream time, which the records would have moved step
+    by step.
+    """
+    found: set[str] = set()
+    for group in graph.groups:
+        nodes = [graph.nodes[name] for name in group]
+        sources = [node for node in nodes if isinstance(node, Source)]
+        if len(sources) != 1 or any(isinstance(node, Process | TableTransformValues) for node in nodes):
+            continue
+        topics = [topic for topic in sources[0].topics if topic in graph.internal_topics]
+        if len(topics) == 1 and counter_of(graph, sources[0], config):
+            found.update(topics)
+    chosen = {node.topic for node in graph.nodes.values() if isinstance(node, Sink) and node.partitioner}
+    return found - {topic for topic in chosen if isinstance(topic, str)}

@@ -1,0 +1,248 @@
+"""Runs the tasks of a slot, in its home."""
+
+from __future__ import annotations
+
+import gc
+import time
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from operator import itemgetter
+from pathlib import Path
+from typing import Any
+
+from headrace.checkpoint.delta_files import read_delta
+from headrace.checkpoint.files import read_piece
+from headrace.checkpoint.ledger import read_ledger
+from headrace.checkpoint.outbox import decode_rows, encode_rows
+from headrace.checkpoint.receipt import Attempt, Yield, encode_receipt, hand_back, new_attempt
+from headrace.checkpoint.restore import READY, LmdbEngines, MemoryEngines, restore
+from headrace.checkpoint.steps import TASK_RUN, step
+from headrace.checkpoint.storage import open_storage
+from headrace.errors import StreamsError
+from headrace.log.open import open_log
+from headrace.model.ids import TaskId, TopicPartition
+from headrace.runtime.alignment import Input
+from headrace.runtime.environment import Result, Row
+from headrace.runtime.partition_batch import PartitionBatch, stretches
+from headrace.runtime.task import Task, TaskEnvironment
+from headrace.spark import wire_format
+from headrace.spark.batch_planner import chunks_of, with_lost
+from headrace.spark.changelogs import take_over
+from headrace.spark.job import Job, failed, load_job, located
+from headrace.spark.routing import Router
+from headrace.spark.slot_process import Handler, Message, SlotProcesses
+from headrace.spark.stats import TaskStats, counted
+from headrace.state.engine import Version
+
+HOMES: dict[str, SlotProcesses] = {}
+WARM = 3  # tasks after which a worker has imported everything: some of it only to hand its first result to Spark
+
+
+def run_slot(job: str, slot: int, orders: bytes, rows: Sequence[bytes]) -> list[Message]:
+    """Has orders carried out at the home of a slot; `job` is where the job can be loaded from."""
+    if job not in HOMES:
+        path = located(job)
+        HOMES[job] = SlotProcesses(job, path.exists, lambda: slot_runner(job))
+    homes = HOMES[job]
+    if homes.asked < WARM:
+        gc.collect()
+        gc.freeze()  # Spark's daemon collects garbage after every task: 10-80 ms, else
+    return homes.ask(slot, orders, rows)
+
+
+def slot_runner(job: str) -> Handler:
+    """What a home does its work with."""
+    # A batch makes many objects that live until its end: by default a quarter of its time is spent looking at them.
+    gc.set_threshold(100_000, 20, 20)
+    return SlotRunner(load_job(job)).handle
+
+
+class SlotRunner:
+    """The tasks of a slot; engines, tasks and clients stay warm from batch to batch."""
+
+    def __init__(self, job: Job) -> None:
+        self.job, self.storage, self.log = job, open_storage(job.checkpoint), open_log(job.log, job.config.extra)
+        self._homes: dict[TaskId, LmdbEngines] = {}
+        self._tasks: dict[TaskId, Task] = {}
+        self._counts: dict[str, int] = {}
+        self._router = Router(job, self.log)
+        self._globals = Globals(self)
+        self._notes = TaskStats((), 0)  # of the attempt that is running
+
+    def handle(self, raw_orders: bytes, raw_rows: Iterable[bytes]) -> list[Message]:
+        """Runs the tasks of a level for which there is something to do."""
+        orders = wire_format.decode_orders(raw_orders)
+        chunks: dict[TaskId, list[wire_format.Rows]] = {}
+        for raw in raw_rows:
+            some = wire_format.decode_rows(raw)
+            chunks.setdefault(TaskId(some.stage, some.partition), []).append(some)
+        given: list[Message] = []
+        read = {range_.topic for order in orders.orders for range_ in order.ranges}
+        # The answer comes while tasks read and run.
+        confirmed = self.log.confirm({topic: id_ for topic, id_ in self.job.topics.items() if topic in read})
+        try:
+            for order in orders.orders:
+                rows = chunks.get(TaskId(order.stage, order.partition), [])
+                if rows or order.ranges or order.carried or order.due or order.whole:
+                    given += self.perform(orders, order, rows)
+            self._see_to(confirmed)
+        except StreamsError as error:
+            if error.retriable:
+                raise
+            given.append((0, wire_format.encode(failed(error))))
+        return given
+
+    def _see_to(self, confirmed: Callable[[], None]) -> None:
+        """What was read of other topics than were planned never happened."""
+        try:
+            confirmed()
+        except BaseException:
+            self._tasks.clear()
+            raise
+
+    def perform(
+        self, orders: wire_format.Orders, order: wire_format.Order, chunks: Iterable[wire_format.Rows]
+    ) -> Iterator[Message]:
+        """Runs a task; gives (slot, message) pairs: rows for later levels, and the receipt."""
+        job, task_id = self.job, TaskId(order.stage, order.partition)
+        base = None if order.base is None else Version(*order.base)
+        attempt = Attempt(task_id, orders.level, orders.number, new_attempt(), base)
+        self._notes = TaskStats(order.ranges, job.config.dashboard_sample_records)
+        self._globals.advance(orders)
+        task = self._task(task_id, base, orders)
+        consumed: dict[str, int] = {}
+        rows = list(self._carried(task_id, orders.number)) if order.carried else []
+        received: list[Row] = []
+        for chunk in chunks:
+            some = decode_rows(chunk.packed)
+            consumed[chunk.attempt] = consumed.get(chunk.attempt, 0) + len(some)
+            received += some
+        self._notes.received((rows, received), job.inner_topics(order.stage))
+        with self._running(task_id):
+            result, positions = self._run(task, order, orders, attempt, rows, received)
+        sent, carried, outbox = self._router.route(result, task_id)
+        for target, target_rows in sent.items():
+            stage, partition, packed = target.subtopology, target.partition, encode_rows(target_rows)
+            message = wire_format.Rows(job.level_of(target), stage, partition, attempt.id, packed)
+            yield job.slot_of(target), wire_format.encode(message)
+        given = Yield(
+            delta=task.state.everything() if order.whole else result.delta,
+            whole=order.whole,
+            outputs=outbox,
+            carried=carried,
+            positions=positions,
+            dropped=with_lost(order.ranges, result.dropped),
+            due=task.next_tick,
+            stream_time=task.here.stream_time,
+            sent={target: len(some) for target, some in sent.items()},
+            consumed=consumed,
+        )
+        inline, at_step = job.config.receipt_max_bytes, job.at_step
+        receipt = hand_back(self.storage, attempt, given, self._partitions, inline=inline, at_step=at_step)
+        yield job.slot_of(task_id), wire_format.RECEIPT + encode_receipt(receipt)
+        self._notes.written = counted([*sent.values(), *carried.values(), outbox], job.topics_written(order.stage))
+        yield job.slot_of(task_id), self._notes.tally(attempt, orders.clock, positions, result.outputs)
+
+    @contextmanager
+    def _running(self, task_id: TaskId) -> Generator[None]:
+        try:
+            with step(TASK_RUN, self.job.at_step):
+                yield
+        except BaseException:
+            del self._tasks[task_id]  # what it had in mind of this batch must not go into another
+            raise
+
+    def _task(self, task_id: TaskId, base: Version | None, orders: wire_format.Orders) -> Task:
+        """The task, with its state at the version that it starts from."""
+        job = self.job
+        home = self._homes.get(task_id)
+        if home is None:
+            directory = Path(job.state) / job.application / str(task_id)
+            home = self._homes[task_id] = LmdbEngines(directory, job.checkpoint_id, task_id)
+        began = time.perf_counter()
+        restored = restore(
+            home,
+            base,
+            lambda: read_ledger(self.storage, orders.number - 1).standing(task_id).chain,
+            lambda link: read_delta(self.storage, task_id, link),
+        )
+        if restored.how != READY:
+            self._notes.restored = restored.how, restored.entries, 1000 * (time.perf_counter() - began)
+        warm = self._tasks.get(task_id)
+        if warm is None or restored.how != READY or warm.state.version != base:
+            nodes = job.nodes_of(task_id.subtopology)
+            around = TaskEnvironment(job.config, self._globals.stores, self._partitions, combines=True)
+            self._tasks[task_id] = Task(task_id, job.graph, nodes, restored.engine, around, clock=orders.clock)
+        return self._tasks[task_id]
+
+    def _carried(self, task_id: TaskId, number: int) -> Iterator[Row]:
+        for carried in read_ledger(self.storage, number - 1).carried_to(task_id):
+            yield from decode_rows(read_piece(self.storage, carried.piece, f"rows that wait for task {task_id}"))
+
+    def _run(
+        self,
+        task: Task,
+        order: wire_format.Order,
+        orders: wire_format.Orders,
+        attempt: Attempt,
+        carried: list[Row],
+        received: list[Row],
+    ) -> tuple[Result, dict[TopicPartition, int]]:
+        task.here.stream_time = max(task.here.stream_time, orders.stream_time)
+        version, clock = attempt.version, orders.clock
+        if order.base is None and self.job.changelogs:
+            take_over(task, self.job, self.log)
+        ends = {TopicPartition(r.topic, r.partition): r.end for r in order.ranges}
+        if len(order.ranges) == 1 and not received:
+            return task.run_range(carried, self._read(order.ranges[0]), clock=clock, version=version), ends
+        if order.stage == self.job.global_stage or self.job.plan.stages[order.stage].inputs or len(order.ranges) < 2:
+            read = [row for range_ in order.ranges for stretch in self._read(range_) for row in stretch.rows()]
+            rows = [*carried, *sorted([*received, *read], key=itemgetter(7))]
+            return task.run(rows, clock=clock, version=version), ends
+        inputs = {TopicPartition(r.topic, r.partition): Input(self._read(r), r.more, r.end) for r in order.ranges}
+        return task.run_aligned(inputs, clock=clock, version=version)
+
+    def _read(self, range_: wire_format.Range) -> Iterator[PartitionBatch]:
+        """A range of the log."""
+        at = TopicPartition(range_.topic, range_.partition)
+        return stretches(at, self._notes.reading(at, chunks_of(self.log, self.job, range_)))
+
+    def _partitions(self, topic: str) -> int | None:
+        count = self._counts.get(topic)
+        if count is not None:
+            return count
+        name = topic.removeprefix(f"{self.job.application}-")
+        if name in self.job.partitions:
+            return self.job.partitions[name]
+        found = self.log.topics().get(topic)
+        if found is None:
+            return None
+        self._counts[topic] = found.partitions
+        return found.partitions
+
+
+class Globals:
+    """The global stores as this process sees them: a copy in memory that follows the checkpoint."""
+
+    def __init__(self, shop: SlotRunner) -> None:
+        self._shop, self._home, self.stores = shop, MemoryEngines(), dict[str, Any]()
+        self._task: Task | None = None
+        job = shop.job
+        if job.plan.global_nodes:
+            around = TaskEnvironment(job.config, {})
+            task_id = TaskId(job.global_stage, 0)
+            self._task = Task(task_id, job.graph, job.plan.global_nodes, self._home.open(), around, clock=0)
+            self.stores = dict(self._task.state.stores)
+
+    def advance(self, orders: wire_format.Orders) -> None:
+        if self._task is None or orders.globals is None:
+            return
+        storage, task_id = self._shop.storage, self._task.task_id
+        restored = restore(
+            self._home,
+            Version(*orders.globals),
+            lambda: read_ledger(storage, orders.number - 1).standing(task_id).chain,
+            lambda link: read_delta(storage, task_id, link),
+        )
+        if restored.how != READY:
+            self._task.state.refresh()

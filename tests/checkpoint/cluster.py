@@ -1,0 +1,284 @@
+"""A host in one process: it runs the tasks of a topology batch by batch, and can be killed at any step."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from headrace.checkpoint import (
+    Attempt,
+    CommitHooks,
+    CommitOptions,
+    Coordinator,
+    LmdbEngines,
+    MemoryEngines,
+    Storage,
+    Yield,
+    decode_receipt,
+    encode_receipt,
+    fingerprint_of,
+    hand_back,
+    new_attempt,
+    read_ledger,
+    restore,
+)
+from headrace.checkpoint.delta_files import CompactionPolicy, read_delta
+from headrace.checkpoint.files import read_piece
+from headrace.checkpoint.outbox import decode_rows
+from headrace.checkpoint.ownership import Holder
+from headrace.checkpoint.restore import READY
+from headrace.checkpoint.steps import RANGES_PLANNED, TASK_RUN, AtStep, step, unobserved
+from headrace.config import Config
+from headrace.model.clock import ManualClock
+from headrace.model.ids import TaskId, TopicPartition
+from headrace.model.partitioner import partition_of
+from headrace.plan.partition_counts import partition_counts, task_counts
+from headrace.plan.subtopologies import plan
+from headrace.runtime.environment import Row
+from headrace.runtime.task import Task, TaskEnvironment
+from headrace.state.delta import Delta
+from headrace.state.engine import MemoryEngine
+from tests.checkpoint.programs import CONFIG, Program
+
+# Everything happens often, and nothing beside the batches: a killer must meet the same steps in every run.
+EAGER = CommitOptions(
+    overlap=0, background=False, keep=3, purge_every=2, wear=CompactionPolicy(links=3, outgrown=100, oldest=6)
+)
+ME = Holder("here", "this machine", 1, "now")
+
+
+class Killed(BaseException):
+    """The end of a process."""
+
+
+class Killer:
+    """Kills when a moment comes for the nth time, for each n in `times`."""
+
+    def __init__(self, moment: str, *times: int) -> None:
+        self.moment, self.times, self.seen, self.landed = moment, times, 0, 0
+
+    def __call__(self, moment: str) -> None:
+        if moment == self.moment:
+            self.seen += 1
+            if self.seen in self.times:
+                self.landed += 1
+                raise Killed(moment)
+
+
+@dataclass(kw_only=True)
+class Ground:
+    """What outlives a process: the log, the checkpoint, local state, if it is on disk, and time."""
+
+    log: Any
+    storage: Storage
+    state: Path | None = None
+    clock: ManualClock = field(default_factory=lambda: ManualClock(1_000))
+
+
+class Cluster:
+    """One life of a host."""
+
+    def __init__(
+        self, ground: Ground, program: Program, *, limit: int = 2, inline: int = 1 << 20, habits: CommitOptions = EAGER,
+        at_step: AtStep = unobserved, config: Config = CONFIG,
+    ) -> None:  # fmt: skip
+        self.ground, self.limit, self.inline, self.at_step, self.config = ground, limit, inline, at_step, config
+        self.storage, self.log = ground.storage, ground.log
+        self.graph = program.build().graph()
+        self.plan = plan(self.graph)
+        self.sources = {topic: stage.number for stage in self.plan.stages.values() for topic in stage.topics}
+        known = {topic: self.log.topic(topic).partitions for topic in self.sources}
+        internal = partition_counts(self.graph, self.plan, known)
+        self.tasks = task_counts(self.plan, known, internal)
+        self.prefix = f"{config.application_id}-"
+        self.counts = {self.prefix + topic: count for topic, count in internal.items()}
+        self.homes: dict[TaskId, Any] = {}
+        self.open: dict[TaskId, Task] = {}
+        self.restored: list[str] = []
+        self.coordinator = Coordinator.open(
+            self.storage, self.log, config.application_id or "",
+            fingerprint_of(self.graph, self.plan, config, tasks=self.tasks, partitions=internal),
+            topics={topic: self.log.topic(topic).id for topic in self.sources},
+            positions={at: extent.earliest for at, extent in self.log.extents(list(self.sources)).items()},
+            habits=habits,
+            world=CommitHooks(clock=ground.clock, me=ME, gone=lambda holder, me: True, at_step=at_step),
+        )  # fmt: skip
+        self.checkpoint = self.coordinator.ledger.checkpoint
+
+    # ---------------------------------------------------------------------------------------------------- batches
+    def run(self, batches: int = 1_000) -> int:
+        """Runs batches until nothing is left to do, or so many; says how many it ran."""
+        return next((done for done in range(batches) if not self.run_batch()), batches)
+
+    def run_batch(self) -> bool:
+        ledger, number = self.coordinator.ledger, self.coordinator.number
+        with step(RANGES_PLANNED, self.at_step):
+            ranges = self._ranges()
+        clock = self.ground.clock.now()
+        due = {task for task, at in ledger.tasks.items() if at.due is not None and at.due <= clock}
+        due |= {rows.target for rows in ledger.carried}
+        if not ranges and not due:
+            return False
+        inbox = defaultdict[TaskId, list[tuple]](list)
+        receipts = []
+        for level, stages in enumerate(self.plan.levels):
+            for task in [TaskId(stage, part) for stage in stages for part in range(self.tasks[stage])]:
+                own = {at: span for at, span in ranges.items() if (self.sources[at.topic], at.partition) == task}
+                if own or task in inbox or task in due:
+                    attempt = Attempt(task, level, number, new_attempt(), ledger.standing(task).version)
+                    receipt = hand_back(
+                        self.storage, attempt, self._attempt(attempt, own, inbox, clock), self._partitions,
+                        inline=self.inline, at_step=self.at_step,
+                    )  # fmt: skip
+                    receipts.append(decode_receipt(encode_receipt(receipt)))
+        self.coordinator.commit(number, clock, receipts[::-1])  # they come back in any order
+        return True
+
+    def _ranges(self) -> dict[TopicPartition, tuple[int, int]]:
+        found = {}
+        for at, extent in self.log.extents(list(self.sources)).items():
+            start = self.coordinator.ledger.positions[at]
+            if start < extent.end:
+                found[at] = (start, min(extent.end, start + self.limit))
+        return found
+
+    def _partitions(self, topic: str) -> int | None:
+        return self.log.topic(topic).partitions if topic in self.log.topics() else None
+
+    def _attempt(self, attempt: Attempt, own, inbox, clock: int) -> Yield:
+        task = self._task(attempt)
+        arrived = sorted(inbox.pop(attempt.task, []), key=lambda entry: entry[:3])
+        consumed = defaultdict[str, int](int)
+        for _, _, _, sender, _ in arrived:
+            consumed[sender] += 1
+        rows = [*self._log_rows(own), *(entry[4] for entry in arrived)]
+        rows.sort(key=lambda row: row[7])
+        with step(TASK_RUN, self.at_step):
+            result = task.run([*self._carried_to(attempt.task), *rows], clock=clock, version=attempt.version)
+        outputs, carried, sent = self._routed(attempt, result.outputs, inbox)
+        whole = attempt.task in self.coordinator.spoilt
+        delta = Delta(attempt.version, tuple(task.state.engine.scan(b"", None))) if whole else result.delta
+        positions = {at: end for at, (_, end) in own.items()}
+        return Yield(
+            delta=delta, whole=whole, outputs=outputs, carried=carried, positions=positions, dropped=result.dropped,
+            due=task.next_tick, sent=sent, consumed=consumed,
+        )  # fmt: skip
+
+    def _log_rows(self, own) -> list[Row]:
+        return [
+            (at.topic, at.partition, offset, key, value, time, headers, (time, at.partition, offset))
+            for at, (start, end) in own.items()
+            for chunk in self.log.read(at, start, end)
+            for offset, key, value, time, headers in chunk.rows()
+        ]
+
+    def _carried_to(self, task: TaskId) -> list[Row]:
+        pieces = [rows.piece for rows in self.coordinator.ledger.carried_to(task)]
+        rows = [row for piece in pieces for row in decode_rows(read_piece(self.storage, piece, "carried rows"))]
+        return sorted(rows, key=lambda row: row[7])
+
+    def _routed(self, attempt: Attempt, outputs, inbox):
+        """Records for the log, rows for the next batch, and how many went to tasks of this one."""
+        own, sent = [], defaultdict[TaskId, int](int)
+        carried = defaultdict[TaskId, list[Row]](list)
+        for sequence, output in enumerate(outputs):
+            topic, partition, key, value, time, headers, order = output
+            if topic not in self.counts:
+                own.append(output)
+                continue
+            if partition is None:
+                partition = partition_of(key, self.counts[topic]) or 0
+            row = (topic, partition, order[2], key, value, time, headers, order)
+            for edge in self.plan.edges:
+                if (self.prefix + edge.topic, edge.origin) == (topic, attempt.task.subtopology):
+                    target = TaskId(edge.target, partition)
+                    if edge.back:
+                        carried[target].append(row)
+                    else:
+                        inbox[target].append((order, attempt.task, sequence, attempt.id, row))
+                        sent[target] += 1
+        return own, carried, sent
+
+    # ------------------------------------------------------------------------------------------------------ state
+    def _task(self, attempt: Attempt) -> Task:
+        task = attempt.task
+        found = restore(
+            self._home(task), attempt.base,
+            lambda: read_ledger(self.storage, attempt.number - 1).standing(task).chain,
+            partial(read_delta, self.storage, task),
+        )  # fmt: skip
+        self.restored.append(found.how)
+        if found.how != READY or task not in self.open:
+            around = TaskEnvironment(self.config, {}, self._partitions)
+            nodes = self.plan.stages[task.subtopology].nodes
+            clock = self.coordinator.ledger.clock or self.ground.clock.now()  # the time that the state is of
+            self.open[task] = Task(task, self.graph, nodes, found.engine, around, clock=clock)
+        return self.open[task]
+
+    def _home(self, task: TaskId):
+        if task not in self.homes:
+            place = self.ground.state
+            self.homes[task] = (
+                MemoryEngines()
+                if place is None
+                else LmdbEngines(place / str(task), self.checkpoint, task, map_size=1 << 20, boot="this one")
+            )
+        return self.homes[task]
+
+    def stores(self) -> dict[TaskId, list[tuple[bytes, bytes]]]:
+        """The state of every task as the checkpoint has it, which is what engines hold that are at its version."""
+        ledger = read_ledger(self.storage, self.coordinator.number - 1)
+        found = {}
+        for task, standing in sorted(ledger.tasks.items()):
+            load = partial(read_delta, self.storage, task)
+            engine = restore(MemoryEngines(), standing.version, lambda chain=standing.chain: chain, load).engine
+            assert isinstance(engine, MemoryEngine)
+            found[task] = list(engine.scan(b"", None))
+            live = self.open[task].state.engine if task in self.open else engine
+            assert live.version != standing.version or list(live.scan(b"", None)) == found[task]
+        return found
+
+    # -------------------------------------------------------------------------------------------------------- ends
+    def kill(self) -> None:
+        """What only was in memory is gone."""
+        self.coordinator.abandon()
+        self._close_homes()
+
+    def close(self) -> None:
+        self.coordinator.close()
+        self._close_homes()
+
+    def _close_homes(self) -> None:
+        for home in self.homes.values():
+            if isinstance(home, LmdbEngines):
+                home.close()
+
+
+def run_to_end(ground: Ground, program: Program, killer: AtStep = unobserved, **options: Any) -> Cluster:
+    """Runs a program to its end, in as many lives as it takes; every life cuts its batches differently."""
+    for limit in (2, 3, 1, 2, 4, 2, 2):
+        cluster = None
+        try:
+            cluster = Cluster(ground, program, **{"limit": limit, "at_step": killer} | options)
+            cluster.run()
+            cluster.coordinator.drain()
+            cluster.coordinator._upkeep._lane.drain()
+        except Killed:
+            if cluster is not None:
+                cluster.kill()
+        else:
+            return cluster
+    raise AssertionError("it was killed too often")
+
+
+def outputs(log: Any) -> dict[tuple[str, int], list[tuple]]:
+    """All that was written, by partition."""
+    partitions = [TopicPartition("out", part) for part in range(log.topic("out").partitions)]
+    return {at: [row for chunk in log.read(at, 0) for row in chunk.rows()] for at in partitions}
+
+
+def eager(**changes: Any) -> CommitOptions:
+    return replace(EAGER, **changes)

@@ -1,0 +1,135 @@
+"""Outboxes: as bytes, and how those of several tasks become what the log is given."""
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from headrace.checkpoint.outbox import decode_outbox, decode_rows, encode_outbox, encode_rows, items_of
+from headrace.errors import CheckpointCorruptedError
+from headrace.log.protocol import Records
+from headrace.log.records import unpack
+from headrace.model.partitioner import partition_of
+
+raw = st.none() | st.binary(max_size=3)
+headers = st.lists(st.tuples(st.text(max_size=2), raw), max_size=2).map(tuple)
+orders = st.none() | st.tuples(st.integers(0, 3), st.integers(0, 3))
+outputs = st.lists(
+    st.tuples(st.sampled_from(["a", "b"]), st.none() | st.integers(0, 2), raw, raw, st.integers(0, 99), headers, orders)
+)
+
+
+def records(given) -> list[tuple]:
+    """Of packed records or columns, record by record."""
+    found = given if isinstance(given, Records) else unpack(given)[0]
+    return list(zip(found.keys, found.values, found.timestamps, found.headers or [()] * len(found), strict=True))
+
+
+def written(*outboxes, count=3, home=0) -> dict:
+    """What the log would be given, by partition."""
+    found = {}
+    for at, some in items_of([(home, decode_outbox(outbox)) for outbox in outboxes], lambda _: count):
+        found.setdefault(at, []).extend(records(some))
+    return found
+
+
+def by_place(rows, count) -> dict:
+    found = {}
+    for topic, partition, key, value, time, some, _ in rows:
+        place = partition if partition is not None else partition_of(key, count)
+        found.setdefault((topic, 0 if place is None else place), []).append((key, value, time, some))
+    return found
+
+
+@settings(max_examples=40, deadline=None)
+@given(outputs)
+def test_the_records_of_a_task_reach_their_partitions_in_their_order(rows):
+    assert written(encode_outbox(rows, lambda _: 3)) == by_place(rows, 3)
+
+
+@settings(max_examples=40, deadline=None)
+@given(outputs)
+def test_partitions_that_were_not_known_are_chosen_at_delivery(rows):
+    rows = [(topic, None, *rest) for topic, _, *rest in rows]
+    assert written(encode_outbox(rows, lambda _: None)) == by_place(rows, 3)
+
+
+def test_records_without_a_key_stay_where_their_task_is():
+    rows = [("a", None, None, b"%d" % n, n, (), None) for n in range(5)]
+    assert list(written(encode_outbox(rows, lambda _: 3, 7))) == [("a", 1)]
+    assert list(written(encode_outbox(rows, lambda _: None), home=7)) == [("a", 1)]
+    assert list(written(encode_outbox(rows, lambda _: 1, 7), count=1)) == [("a", 0)]
+
+
+def test_where_several_tasks_write_to_a_partition_causes_come_in_their_order():
+    #  order       1     2     3
+    #  first       x1          x3      a level above the second
+    #  second      y1    y2    y3
+    def row(name, *order):
+        return ("a", 0, None, name, 0, (), order)
+
+    first = [row(b"x1", 1), row(b"x3", 3)]
+    second = [row(b"y1", 1), row(b"y2", 2), row(b"y3", 3)]
+    both = written(encode_outbox(first, lambda _: 1), encode_outbox(second, lambda _: 1))
+    assert [value for _, value, _, _ in both["a", 0]] == [b"x1", b"y1", b"y2", b"x3", b"y3"]
+
+
+def test_what_a_task_wrote_late_for_an_early_cause_stays_behind():
+    def row(name, order):
+        return ("a", 0, None, name, 0, (), order)
+
+    first = [row(b"x5", (5,)), row(b"x1", (1,)), row(b"x6", (6,))]
+    second = [row(b"tick", None), row(b"y3", (3,)), row(b"y5", (5,)), row(b"y7", (7,))]
+    both = written(encode_outbox(first, lambda _: 1), encode_outbox(second, lambda _: 1))
+    assert [value for _, value, _, _ in both["a", 0]] == [b"tick", b"y3", b"x5", b"x1", b"y5", b"x6", b"y7"]
+
+
+def test_many_records_are_packed_in_parts():
+    rows = [("a", 0, b"%d" % n, b"v" * 10, n, (), (n,)) for n in range(60_000)]
+    (section,) = decode_outbox(encode_outbox(rows, lambda _: 1))
+    assert len(section.packed) > 1
+    assert [key for part in section.packed for key, *_ in records(part)] == [row[2] for row in rows]
+
+
+def test_bytes_of_earlier_versions_can_be_read():
+    (section,) = decode_outbox(bytes.fromhex(GOLDEN))
+    assert (section.topic, section.partition) == ("counts", 2)
+    assert [records(part) for part in section.packed] == [[(b"k", b"v", 5, (("h", b"1"),)), (b"k", None, 6, ())]]
+    assert encode_outbox(EXAMPLE, lambda _: 3)[:30] == bytes.fromhex(GOLDEN)[:30]
+
+
+def test_something_else_is_refused():
+    with pytest.raises(CheckpointCorruptedError, match="outboxes/x is none"):
+        decode_outbox(b"HRO9", "outboxes/x")
+    with pytest.raises(CheckpointCorruptedError, match="begin with b'HRO1'"):
+        decode_rows(encode_outbox([], lambda _: 1))
+
+
+rows = st.lists(
+    st.tuples(st.just("t"), st.integers(0, 2), st.integers(0, 99), raw, raw, st.integers(0, 99), headers, orders)
+)
+
+
+@settings(max_examples=40, deadline=None)
+@given(rows)
+def test_rows_for_the_next_batch_survive_being_bytes(rows):
+    assert decode_rows(encode_rows(rows)) == rows
+
+
+def test_the_bytes_of_rows_do_not_change():
+    row = ("t", 0, 7, b"k", None, 5, (("h", b"1"),), (5, 0, 7))
+    assert encode_rows([row]).hex() == "485242319198a1740007c4016bc0059192a168c4013193050007"
+
+
+EXAMPLE = [("counts", 2, b"k", b"v", 5, (("h", b"1"),), (5, 0, 1)), ("counts", 2, b"k", None, 6, (), (6, 0, 2))]
+GOLDEN = (
+    "48524f319194a6636f756e74730291c501e148524331c87faf30110200000005000000000000000600000000000000b8010000b801000000"
+    "000000ffffffff4801000014000000000000000c0016000600050008000c000c0000000003040018000000680000000000000000000a0018"
+    "000c00040008000a000000cc000000100000000200000000000000000000000b000000000000000000000000000000000000000000000000"
+    "0000000c00000000000000100000000000000002000000000000001800000000000000010000000000000020000000000000000c00000000"
+    "0000003000000000000000010000000000000038000000000000000000000000000000380000000000000010000000000000004800000000"
+    "000000010000000000000050000000000000000c000000000000006000000000000000070000000000000000000000040000000200000000"
+    "0000000000000000000000020000000000000001000000000000000200000000000000000000000000000002000000000000000100000000"
+    "000000000000000100000002000000000000006b6b0000000000000100000000000000000000000100000001000000000000007600000000"
+    "000000050000000000000006000000000000000100000000000000000000000700000007000000000000009192a168c40131009209c41228"
+    "b52ffd2009490000929305000193060002"
+)
