@@ -23,7 +23,7 @@ def vectors(name):
         return [json.loads(line) for line in lines]
 
 
-def serde_named(name):
+def serde_named(name) -> serde.Serde:
     outer, _, inside = name.rstrip(")").partition("(")
     inner, _, size = inside.partition(", ")
     match outer:

@@ -3,6 +3,7 @@
 import math
 import pickle
 from enum import IntEnum
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -10,7 +11,7 @@ from hypothesis import strategies as st
 
 from headrace import serde
 from headrace.model.windows import Window, Windowed
-from headrace.serde import BOOLEAN, BYTES, DOUBLE, FLOAT, INTEGER, JSON, LONG, SHORT, STRING, UUID, VOID
+from headrace.serde import BOOLEAN, BYTES, DOUBLE, FLOAT, INTEGER, JSON, LONG, SHORT, STRING, UUID, VOID, Serde
 
 
 class Level(IntEnum):
@@ -73,7 +74,8 @@ def test_what_java_does_not_read_as_a_uuid_is_refused(text):
 
 
 def test_void_takes_nothing():
-    for refuse in (VOID.encode, VOID.decode):
+    void: Serde[Any] = VOID
+    for refuse in (void.encode, void.decode):
         with pytest.raises(ValueError, match="VOID takes no value but None"):
             refuse(b"")
 
@@ -88,7 +90,8 @@ def test_a_float_too_large_for_four_bytes_is_refused():
 def test_what_counts_as_an_int_or_a_float_is_welcome():
     assert LONG.decode(LONG.encode(Level.HIGH)) == 3
     assert DOUBLE.decode(DOUBLE.encode(2)) == 2.0
-    assert BYTES.encode(bytearray(b"ab")) == BYTES.encode(memoryview(b"ab")) == b"ab"
+    raw: Serde[Any] = BYTES
+    assert raw.encode(bytearray(b"ab")) == raw.encode(memoryview(b"ab")) == b"ab"
 
 
 @given(st.integers(-(2**63), 2**63 - 1))

@@ -5,7 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, NamedTuple, Self
+from typing import Any, Generic, NamedTuple, Self
+
+from typing_extensions import TypeVar
+
+K = TypeVar("K")
+V = TypeVar("V")
+K_co = TypeVar("K_co", covariant=True, default=Any)
+V_co = TypeVar("V_co", covariant=True, default=Any)
 
 Headers = tuple[tuple[str, bytes | None], ...]
 
@@ -15,15 +22,15 @@ Change = tuple[Any, Any, bool]
 
 
 @dataclass(frozen=True, slots=True)
-class Record:
+class Record(Generic[K_co, V_co]):
     """A key, a value, a timestamp in milliseconds, and headers.
 
     >>> Record("k", 1, 10).with_value(2)
     Record(key='k', value=2, timestamp=10, headers=())
     """
 
-    key: Any
-    value: Any
+    key: K_co
+    value: V_co
     timestamp: int
     headers: Headers = ()
 
@@ -31,11 +38,11 @@ class Record:
         if type(self.headers) is not tuple:
             object.__setattr__(self, "headers", headers_of(self.headers))
 
-    def with_key(self, key: Any) -> Self:
-        return replace(self, key=key)
+    def with_key(self, key: K) -> Record[K, V_co]:
+        return Record(key, self.value, self.timestamp, self.headers)
 
-    def with_value(self, value: Any) -> Self:
-        return replace(self, value=value)
+    def with_value(self, value: V) -> Record[K_co, V]:
+        return Record(self.key, value, self.timestamp, self.headers)
 
     def with_timestamp(self, timestamp: int) -> Self:
         return replace(self, timestamp=timestamp)
@@ -45,16 +52,16 @@ class Record:
 
 
 @dataclass(frozen=True, slots=True)
-class FixedKeyRecord:
+class FixedKeyRecord(Generic[K_co, V_co]):
     """A record whose key cannot be changed: what `process_values` hands out."""
 
-    key: Any
-    value: Any
+    key: K_co
+    value: V_co
     timestamp: int
     headers: Headers = ()
 
-    def with_value(self, value: Any) -> Self:
-        return replace(self, value=value)
+    def with_value(self, value: V) -> FixedKeyRecord[K_co, V]:
+        return FixedKeyRecord(self.key, value, self.timestamp, self.headers)
 
     def with_timestamp(self, timestamp: int) -> Self:
         return replace(self, timestamp=timestamp)
@@ -71,10 +78,10 @@ class RecordMetadata(NamedTuple):
     offset: int
 
 
-class ValueAndTimestamp(NamedTuple):
+class ValueAndTimestamp(NamedTuple, Generic[V_co]):
     """What a timestamped store holds for a key."""
 
-    value: Any
+    value: V_co
     timestamp: int
 
 
@@ -82,10 +89,10 @@ class ValueAndTimestamp(NamedTuple):
 stamped: Callable[[tuple[Any, int]], ValueAndTimestamp] = partial(tuple.__new__, ValueAndTimestamp)  # pyright: ignore[reportUnknownMemberType]
 
 
-class VersionedRecord(NamedTuple):
+class VersionedRecord(NamedTuple, Generic[V_co]):
     """One version of a key in a versioned store; `valid_to` is None unless a history query filled it."""
 
-    value: Any
+    value: V_co
     timestamp: int
     valid_to: int | None = None
 

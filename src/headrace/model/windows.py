@@ -9,8 +9,12 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from datetime import UTC, date, datetime, time, timedelta
 from functools import partial
-from typing import Any, NamedTuple, Protocol, Self
+from typing import Any, Generic, NamedTuple, Protocol, Self
 from zoneinfo import ZoneInfo
+
+from typing_extensions import TypeVar
+
+K_co = TypeVar("K_co", covariant=True, default=Any)
 
 LONGEST = 2**63 - 1
 
@@ -22,10 +26,10 @@ class Window(NamedTuple):
     end: int
 
 
-class Windowed(NamedTuple):
+class Windowed(NamedTuple, Generic[K_co]):
     """A key in a window: the key of a windowed table."""
 
-    key: Any
+    key: K_co
     window: Window
 
 

@@ -223,8 +223,8 @@ def _written(thing: Any) -> str:
     match thing:
         case str():
             return thing
-        case Windowed(key=key, window=window):
-            return f"{_written(key)} [{window.start}, {window.end})"
+        case Windowed(window=window):
+            return f"{_written(thing[0])} [{window.start}, {window.end})"
         case bytes():
             return thing.decode(errors="replace")
         case _:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any, cast
+
 from headrace.errors import ConfigError
 from headrace.serde import primitives
 from headrace.serde.protocol import Serde
@@ -44,7 +46,7 @@ def serde_setting(setting: object, name: str) -> Serde:
     if setting is None:
         return primitives.BYTES
     if isinstance(setting, Serde):
-        return setting
+        return cast("Serde[Any]", setting)
     if isinstance(setting, str):
         return by_class_name(setting)
     raise ConfigError(f"{name}={setting!r} cannot be used: give a serde of headrace.serde, or a Kafka class's name")

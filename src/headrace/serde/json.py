@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import is_dataclass
-from typing import Any
+from typing import Any, TypeVar, overload
 
 import msgspec
 import orjson
@@ -12,10 +12,17 @@ import orjson
 from headrace.serde.immutable_types import never_changes
 from headrace.serde.protocol import Serde
 
-JSON = Serde("JSON", orjson.dumps, orjson.loads)
+JSON: Serde[Any] = Serde("JSON", orjson.dumps, orjson.loads)
 
 
-def json_of(kind: Any) -> Serde:
+T = TypeVar("T")
+
+
+@overload
+def json_of(kind: type[T]) -> Serde[T]: ...
+@overload
+def json_of(kind: Any) -> Serde[Any]: ...
+def json_of(kind: Any) -> Serde[Any]:
     """JSON of a dataclass, a msgspec or a pydantic type, checked while it is decoded.
 
     >>> from dataclasses import dataclass

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import struct
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 from headrace.serde import primitives
 from headrace.serde.protocol import Serde
@@ -11,7 +11,7 @@ from headrace.serde.protocol import Serde
 # Values of one size:  | 0 u8 | nulls i32 | index of a null i32, each | entries i32 | value, each that is not null |
 # All others:          | 1 u8 | entries i32 | length i32, -1 for null; value; each |
 _ONE_SIZE, _ANY_SIZE, _NULL = 0, 1, -1
-_SIZES = {
+_SIZES: dict[Serde[Any], int] = {
     primitives.SHORT: 2,
     primitives.INTEGER: 4,
     primitives.FLOAT: 4,
@@ -22,7 +22,10 @@ _SIZES = {
 _INT = struct.Struct(">i")
 
 
-def list_of(inner: Serde) -> Serde:
+T = TypeVar("T")
+
+
+def list_of(inner: Serde[T]) -> Serde[list[T]]:
     """Lists whose entries have the serde `inner`, or are None.
 
     >>> list_of(primitives.SHORT).encode([1, None]).hex(" ", -4)

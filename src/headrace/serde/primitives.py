@@ -208,13 +208,13 @@ def _shown(raw: bytes) -> str:
     return repr(raw) if len(raw) <= 40 else f"{raw[:40]!r}…"
 
 
-STRING = Serde("STRING", encode_string, decode_string, immutable=True, total=True)
-BYTES = Serde("BYTES", encode_bytes, bytes, immutable=True, total=True)
-LONG = Serde("LONG", encode_long, decode_long, immutable=True)
-INTEGER = Serde("INTEGER", encode_integer, decode_integer, immutable=True)
-SHORT = Serde("SHORT", encode_short, decode_short, immutable=True)
-DOUBLE = Serde("DOUBLE", encode_double, decode_double, immutable=True)
-FLOAT = Serde("FLOAT", encode_float, decode_float, immutable=True)
-BOOLEAN = Serde("BOOLEAN", encode_boolean, decode_boolean, immutable=True)
-UUID = Serde("UUID", encode_uuid, decode_uuid, immutable=True)
-VOID = Serde("VOID", refuse_void, refuse_void, immutable=True)
+STRING: Serde[str] = Serde("STRING", encode_string, decode_string, immutable=True, total=True)
+BYTES: Serde[bytes] = Serde("BYTES", encode_bytes, bytes, immutable=True, total=True)
+LONG: Serde[int] = Serde("LONG", encode_long, decode_long, immutable=True)
+INTEGER: Serde[int] = Serde("INTEGER", encode_integer, decode_integer, immutable=True)
+SHORT: Serde[int] = Serde("SHORT", encode_short, decode_short, immutable=True)
+DOUBLE: Serde[float] = Serde("DOUBLE", encode_double, decode_double, immutable=True)
+FLOAT: Serde[float] = Serde("FLOAT", encode_float, decode_float, immutable=True)
+BOOLEAN: Serde[bool] = Serde("BOOLEAN", encode_boolean, decode_boolean, immutable=True)
+UUID: Serde[Uuid] = Serde("UUID", encode_uuid, decode_uuid, immutable=True)
+VOID: Serde[None] = Serde("VOID", refuse_void, refuse_void, immutable=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 from datetime import timedelta
+from typing import Any, TypeVar
 
 from headrace.model.windows import Windowed, Windows, ends_of, milliseconds
 from headrace.model.windows import window as _window
@@ -16,7 +17,10 @@ _START = struct.Struct(">q")
 _SESSION = struct.Struct(">qq")
 
 
-def windowed(inner: Serde, size: int | timedelta | Windows | None = None) -> Serde:
+K = TypeVar("K")
+
+
+def windowed(inner: Serde[K], size: int | timedelta | Windows | None = None) -> Serde[Windowed[K]]:
     r"""Keys in time windows of a size, or of a definition whose windows differ in size, such as `DailyWindows`.
 
     >>> from headrace.serde import STRING
@@ -33,7 +37,7 @@ def windowed(inner: Serde, size: int | timedelta | Windows | None = None) -> Ser
     name = f"windowed({inner.name}, {size})"
     encode_key, decode_key, pack, unpack_from = inner.encode, inner.decode, _START.pack, _START.unpack_from
 
-    def encode(key: Windowed) -> bytes:
+    def encode(key: Windowed[K]) -> bytes:
         try:
             inside, window = key
             start = pack(window[0])
@@ -41,7 +45,7 @@ def windowed(inner: Serde, size: int | timedelta | Windows | None = None) -> Ser
             raise _not_windowed(name, key) from None
         return encode_key(inside) + start
 
-    def decode(raw: bytes) -> Windowed | None:
+    def decode(raw: bytes) -> Windowed[K]:
         at = len(raw) - 8
         if at < 0:
             return _nothing(name, raw, 8)
@@ -65,7 +69,7 @@ def inside_windows(key: Serde) -> Serde | None:
     return key.recipe[1][0]
 
 
-def session_windowed(inner: Serde) -> Serde:
+def session_windowed(inner: Serde[K]) -> Serde[Windowed[K]]:
     """Keys in session windows.
 
     >>> from headrace.model.windows import Window
@@ -76,7 +80,7 @@ def session_windowed(inner: Serde) -> Serde:
     name = f"session_windowed({inner.name})"
     encode_key, decode_key, pack, unpack_from = inner.encode, inner.decode, _SESSION.pack, _SESSION.unpack_from
 
-    def encode(key: Windowed) -> bytes:
+    def encode(key: Windowed[K]) -> bytes:
         try:
             inside, (start, end) = key
             window = pack(end, start)
@@ -84,7 +88,7 @@ def session_windowed(inner: Serde) -> Serde:
             raise _not_windowed(name, key) from None
         return encode_key(inside) + window
 
-    def decode(raw: bytes) -> Windowed | None:
+    def decode(raw: bytes) -> Windowed[K]:
         at = len(raw) - 16
         if at < 0:
             return _nothing(name, raw, 16)
@@ -100,7 +104,7 @@ def _not_windowed(name: str, key: object) -> TypeError:
     return TypeError(f"{name} encodes Windowed(key, Window(start, end)), not {key!r} of type {type(key).__name__}")
 
 
-def _nothing(name: str, raw: bytes, length: int) -> None:
-    """No bytes at all are no key, as in Kafka; too few are an error."""
+def _nothing(name: str, raw: bytes, length: int) -> Any:
+    """Returns None for no bytes at all, which are no key as in Kafka; too few bytes are an error."""
     if raw:
         raise ValueError(f"{name} is at least {length} bytes, not the {len(raw)} of {raw!r}: another serde's?")

@@ -9,7 +9,7 @@ What stores say when they are given what they cannot take.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import Any, NoReturn, Protocol
+from typing import Any, NoReturn, Protocol, cast
 
 from headrace.model.record import ValueAndTimestamp, VersionedRecord
 from headrace.model.windows import Windowed
@@ -82,8 +82,9 @@ def refuse_null_key(store: str, method: str) -> NoReturn:
     raise TypeError(f"{method} of store {store!r} was given None as a key: filter records without a key out")
 
 
-def checked_pair(store: str, value: Any) -> ValueAndTimestamp | None:
+def checked_pair(store: str, value: Any) -> ValueAndTimestamp[Any] | None:
     """What a timestamped store takes: a `ValueAndTimestamp`; one of no value deletes."""
     if not isinstance(value, ValueAndTimestamp):
         raise TypeError(f"store {store!r} is timestamped: put ValueAndTimestamp(value, timestamp), not {value!r}")
-    return None if value.value is None else value
+    pair = cast("ValueAndTimestamp[Any]", value)
+    return None if pair.value is None else pair

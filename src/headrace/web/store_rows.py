@@ -71,10 +71,10 @@ def row_of(shelf: Shelf, view: View, key: Any, time: int | None) -> Row | None:
 
 def _valued(value: Any) -> Row:
     match value:
-        case ValueAndTimestamp(inner, timestamp):
-            return {"value": to_form(inner), "timestamp": timestamp}
-        case VersionedRecord(inner, timestamp, valid_to):
-            return {"value": to_form(inner), "timestamp": timestamp, "valid_to": valid_to}
+        case ValueAndTimestamp(timestamp=timestamp):
+            return {"value": to_form(value[0]), "timestamp": timestamp}
+        case VersionedRecord(timestamp=timestamp, valid_to=valid_to):
+            return {"value": to_form(value[0]), "timestamp": timestamp, "valid_to": valid_to}
         case _:
             return {"value": to_form(value)}
 
