@@ -27,6 +27,7 @@ class Model:
     drops: int = 0
     held: int = 0  # windows from here on are waited for
     entries: dict[tuple[bytes, int, int], str] = field(default_factory=dict)
+    batches: dict[tuple[bytes, int, int], int] = field(default_factory=dict)  # place → batch that put it last
 
     @property
     def hidden(self):
@@ -70,13 +71,19 @@ class WindowMachine(StoreMachine):
             return
         model.clock = max(model.clock, start)
         horizon = model.clock - RETENTION
-        if start // SEGMENT < horizon // SEGMENT if self.spec.persistent else start <= horizon:
+        late = start // SEGMENT < horizon // SEGMENT if self.spec.persistent else start <= horizon
+        if late and not model.lingers:
             model.drops += 1
-        elif value is not None:
+            return
+        if late:  # a cache keeps it, and has the store behind it drop it once a batch
+            model.drops += value is not None and model.batches.get((key, start, 0)) != self.number
+        if value is not None:
             model.arrivals += self.duplicates
             model.entries[key, start, model.arrivals] = value
+            model.batches[key, start, model.arrivals] = self.number
         elif not self.duplicates:
             model.entries.pop((key, start, 0), None)
+            model.batches.pop((key, start, 0), None)
 
     @rule(key=few_keys, first=times, last=times)
     def fetch(self, key, first, last):

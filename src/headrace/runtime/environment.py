@@ -83,6 +83,7 @@ class Env:
     drop: Callable[[str], None]  # counts a dropped record, by reason
     lookup: Callable[[str], Lookup]  # by the name of a table's node
     caching: bool  # tables forward the last value of a key once a batch
+    headers_format: bool  # `dsl.store.format` is HEADERS
     emit_interval: int  # wall-clock milliseconds between emissions of closed windows and unmatched records
     flushers: dict[str, Callable[[], bool]] = field(
         default_factory=dict[str, Callable[[], bool]]

@@ -107,6 +107,7 @@ class Task:
             drop=lambda reason: self._count(reason, 1),
             lookup=self._lookup,
             caching=config.statestore_cache_max_bytes > 0,
+            headers_format=config.dsl_store_format == "HEADERS",
             emit_interval=config.emit_interval_ms,
         )
 

@@ -42,6 +42,7 @@ class Sessions:
         self.name, self.table, self._retention = name, table, kind.retention
         self._times, self._clock, self._dropped = times, times.clock, dropped
         self._encode, self._decode = key.encode, key.decode
+        self.is_persistent = persistent
         self._segment = segment_interval(kind.retention) if persistent else None
 
     # --------------------------------------------------------------------------------------------- writing
@@ -52,13 +53,13 @@ class Sessions:
         clock = self._clock
         if end > clock.value:
             clock.value = end
-        if end <= clock.value - self._retention and self._too_old(end):
-            self._dropped(EXPIRED, 1)
-        elif value is None:
-            self._delete(self._encode(session.key), start, end)
+        key = self._encode(session.key)
+        place = encode_session(key, start, end)
+        if end <= clock.value - self._retention and not self._keeps_expired(place, value, end):
+            return
+        if value is None:
+            self._delete(key, start, end)
         else:
-            key = self._encode(session.key)
-            place = encode_session(key, start, end)
             if not self.table.has(place):
                 self._times.add(encode_by_end(key, start, end), end)
             self.table.put(place, value)
@@ -71,8 +72,19 @@ class Sessions:
             self._clock.value = end  # as in Kafka: only of persistent stores does a removal move the clock
         self._delete(self._encode(session.key), start, end)
 
+    def _keeps_expired(self, place: bytes, value: Any, end: int) -> bool:
+        """For a session that has expired: as `WindowedValues` does it."""
+        if not self._too_old(end):
+            return True
+        if not self._times.lingers:
+            self._dropped(EXPIRED, 1)
+            return False
+        if value is not None and self.table.recent(place, None) is None:
+            self._dropped(EXPIRED, 1)
+        return True
+
     def _too_old(self, end: int) -> bool:
-        """For a session that is not visible any more: whether it is refused, too."""
+        """For a session that has expired: whether Kafka's store drops it, too."""
         segment = self._segment
         return segment is None or end // segment < (self._clock.value - self._retention) // segment
 
@@ -147,7 +159,7 @@ class Sessions:
     # ----------------------------------------------------------------------------------- for operators
     @property
     def hidden(self) -> int:
-        """Sessions that end at this time or earlier have expired."""
+        """Sessions that end at this time or earlier are not shown."""
         return self._times.hidden
 
     def before(self, place: bytes) -> Any:

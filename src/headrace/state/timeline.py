@@ -29,13 +29,19 @@ class Timeline:
         self.table, self.clock, self._retention = table, clock, retention
         self._held = LAST
         self._settled = FIRST  # up to here nothing is left to remove
+        self.lingers = lingers
         self._lingering: deque[bytes] | None = deque() if lingers else None
         self.has = table.has
 
     @property
     def hidden(self) -> int:
         """What has this time or an earlier one is not shown."""
-        return FIRST if self._lingering is not None else self.clock.value - self._retention
+        return FIRST if self.lingers else self.expired
+
+    @property
+    def expired(self) -> int:
+        """What has this time or an earlier one has expired, shown or not."""
+        return self.clock.value - self._retention
 
     @property
     def gone(self) -> int:
@@ -45,7 +51,7 @@ class Timeline:
     @property
     def _last_over(self) -> int:
         """The last time that has expired and is not held back."""
-        return min(self.clock.value - self._retention, self._held - 1)
+        return min(self.expired, self._held - 1)
 
     def was_hidden(self, time: int) -> bool:
         """Whether what has this time had expired when the last batch was committed."""

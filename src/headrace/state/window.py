@@ -67,13 +67,27 @@ class WindowedValues:
         clock = self._clock
         if start > clock.value:
             clock.value = start
-        if start <= clock.value - self._retention and self._too_old(start):
+        raw = self._encode(key)
+        if start > clock.value - self._retention or self._keeps_expired(encode_window(raw, start), value, start):
+            self._put_one(raw, value, start)
+
+    def _keeps_expired(self, place: bytes, value: Any, start: int) -> bool:
+        """For an entry that has expired: counts it as dropped if it is too old, and tells whether the table keeps it.
+
+        As in Kafka Streams a cache keeps what the store behind it drops. It passes an entry on once a batch, and the
+        removal of an entry that the store does not have not at all, so that neither is counted again.
+        """
+        if not self._too_old(start):
+            return True
+        if not self._times.lingers:
             self._dropped(EXPIRED, 1)
-        else:
-            self._put_one(self._encode(key), value, start)
+            return False
+        if value is not None and self.table.recent(place, None) is None:
+            self._dropped(EXPIRED, 1)
+        return True
 
     def _too_old(self, start: int) -> bool:
-        """For an entry that is not visible any more: whether it is refused, too."""
+        """For an entry that has expired: whether Kafka's store drops it, too."""
         segment = self._segment
         return segment is None or start // segment < (self._clock.value - self._retention) // segment
 
@@ -152,8 +166,13 @@ class WindowedValues:
     # ----------------------------------------------------------------------------------- for operators
     @property
     def hidden(self) -> int:
-        """Windows that start at this time or earlier have expired."""
+        """Windows that start at this time or earlier are not shown."""
         return self._times.hidden
+
+    @property
+    def expired(self) -> int:
+        """Windows that start at this time or earlier have expired, shown or not."""
+        return self._times.expired
 
     def row(self, key: Any) -> bytes:
         """What the places of all windows of a key begin with: a record in five windows encodes its key once."""
@@ -171,8 +190,7 @@ class WindowedValues:
         clock = self._clock
         if start > clock.value:
             clock.value = start
-        if start <= clock.value - self._retention and self._too_old(start):
-            self._dropped(EXPIRED, 1)
+        if start <= clock.value - self._retention and not self._keeps_expired(place, value, start):
             return
         if known and value is not None:
             self.table.put(place, value)

@@ -9,7 +9,7 @@ from headrace.model.record import Headers
 from headrace.model.windows import Window, Windowed
 from headrace.runtime.environment import Env
 from headrace.runtime.operators.emit import Closing, Emit
-from headrace.runtime.tables import forwarder
+from headrace.runtime.tables import forwarder, is_cached
 from headrace.state.session import Sessions
 from headrace.topology.nodes import SessionAggregate
 
@@ -59,7 +59,8 @@ def forward_session(
     if node.on_close:
         return lambda session, new, old, headers: None
     forward, place = forwarder(node.store, env, emit, send_old=node.send_old), store.key_bytes
-    keep_headers = env.caching and env.state.specs[node.store].caching  # as in Kafka Streams: only a cache has them
+    # As in Kafka Streams: only a cache has them, and not with the HEADERS format of the persistent store behind it.
+    keep_headers = is_cached(node.store, env) and not (env.headers_format and store.is_persistent)
 
     def run(session: Windowed, new: Any, old: Any, headers: Headers) -> None:
         time = session.window.end  # of the result and of the tombstone, with a cache and without

@@ -72,7 +72,7 @@ def noting(node: WindowAggregate, env: Env, emit: Emit) -> Emit:
             return
         if timestamp > observed.value:
             observed.value = timestamp
-        close_time, row, hidden = observed.value - grace, row_of(key), store.hidden
+        close_time, row, hidden, expired = observed.value - grace, row_of(key), store.hidden, store.expired
         cause = key, timestamp, headers, here.row, here.order
         for start, end, suffix in slices_of(timestamp):
             if end <= close_time:
@@ -86,8 +86,8 @@ def noting(node: WindowAggregate, env: Env, emit: Emit) -> Emit:
             if time < timestamp:
                 time = timestamp
             new = add(key, value, old)
-            if before is not None and new is not None:
-                put(place, stamped((new, time)))  # a window that is there and can be seen: the store's clock knows it
+            if before is not None and new is not None and start > expired:
+                put(place, stamped((new, time)))  # a window that is there, not expired: the store's clock knows it
             else:
                 update(place, None if new is None else stamped((new, time)), start, known=before is not None)
             touch(place)
