@@ -32,7 +32,7 @@ def rows(topic: str, times: list[int]) -> list[Row]:
     return [(topic, 0, i, b"k", b"%s%d" % (topic[:1].encode(), i), t, (), i) for i, t in enumerate(sorted(times))]
 
 
-def stretch(rows: list[Row]) -> list[PartitionBatch]:
+def in_batches(rows: list[Row]) -> list[PartitionBatch]:
     if not rows:
         return []
     topics, partitions, offsets, keys, values, times, _, _ = zip(*rows, strict=True)
@@ -51,7 +51,7 @@ def drained(inputs: dict[TopicPartition, list[Row]], sizes: list[int]) -> list[b
         left = {tp: all_[at[tp] :] for tp, all_ in inputs.items()}
         if not any(left.values()):
             return out
-        given = {tp: Input(stretch(some[:size]), more=len(some) > size) for tp, some in left.items()}
+        given = {tp: Input(in_batches(some[:size]), more=len(some) > size) for tp, some in left.items()}
         result, positions = running.run_aligned(given, clock=0, version=Version(number, "t"))
         assert positions, "a batch over a backlog makes progress"
         at |= positions
@@ -77,8 +77,8 @@ def test_an_input_that_is_used_up_though_the_log_holds_more_stops_the_others():
     #  users   0 ............ (more)
     #  views   5   9              only the record at 0 may go: the next user may be of time 1
     inputs = {
-        USERS: Input(stretch(rows("users", [0])), more=True),
-        VIEWS: Input(stretch(rows("views", [5, 9])), more=False),
+        USERS: Input(in_batches(rows("users", [0])), more=True),
+        VIEWS: Input(in_batches(rows("views", [5, 9])), more=False),
     }
     result, positions = task().run_aligned(inputs, clock=0, version=Version(1, "t"))
     assert positions == {USERS: 1}
@@ -96,7 +96,7 @@ def test_a_row_that_is_left_out_counts_as_consumed():
     config = Config.of({"application.id": "a"})
     running = Task(TaskId(0, 0), graph, list(graph.nodes), MemoryEngine(), TaskEnvironment(config, {}), clock=0)
     result, positions = running.run_aligned(
-        {VIEWS: Input(stretch([bad]), more=False)}, clock=0, version=Version(1, "t")
+        {VIEWS: Input(in_batches([bad]), more=False)}, clock=0, version=Version(1, "t")
     )
     assert positions == {VIEWS: 1}
     assert result.dropped == {"negative timestamp": 1}

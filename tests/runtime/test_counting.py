@@ -17,7 +17,7 @@ from headrace.model.ids import TaskId, TopicPartition
 from headrace.plan.subtopologies import plan
 from headrace.runtime.environment import Row
 from headrace.runtime.operators.bulk_counts import COUNTED, counted_topics
-from headrace.runtime.partition_batch import stretches
+from headrace.runtime.partition_batch import partition_batches
 from headrace.runtime.task import Task, TaskEnvironment
 from headrace.state.engine import MemoryEngine, Version
 
@@ -52,7 +52,7 @@ class Seen(NamedTuple):
 
 
 def run(topology: Topology, batches: Sequence[Sequence[Sequence[LogRecord]]], *, at_once: bool) -> Seen:
-    """Batches of partitions of records; `at_once`: in stretches, or row by row."""
+    """Batches of partitions of records; `at_once`: in partition batches, or row by row."""
     graph = topology.graph()
     stages = plan(graph).stages
     around = TaskEnvironment(CONFIG, {}, lambda _: 2, combines=at_once)
@@ -75,7 +75,7 @@ def run(topology: Topology, batches: Sequence[Sequence[Sequence[LogRecord]]], *,
             chunk = Chunk(range(offsets[partition], offsets[partition] + len(records)), Records.of(records))
             offsets[partition] += len(records)
             parts = [some for some in (chunk,) if len(some)]
-            pieces = stretches(TopicPartition("in", partition), parts)
+            pieces = partition_batches(TopicPartition("in", partition), parts)
             level_0 = task(0, partition)
             if at_once:
                 result = level_0.run_range([], pieces, clock=0, version=version)
@@ -114,7 +114,7 @@ LINES = some.sampled_from([b"one", b"one two", b"two one two", b"three", b"", b"
 
 
 @given(batches(LONGS))
-def test_a_stretch_that_is_counted_leaves_what_its_records_leave(given_batches: Any) -> None:
+def test_a_partition_batch_that_is_counted_leaves_what_its_records_leave(given_batches: Any) -> None:
     assert run(by_key(), given_batches, at_once=True) == run(by_key(), given_batches, at_once=False)
 
 

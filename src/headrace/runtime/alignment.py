@@ -1,8 +1,8 @@
-"""Several inputs of one task, in the order of time.
+"""Merges the inputs of one task in the order of time.
 
-As in Kafka Streams the input whose next record is the oldest goes first, so that a backlog gives what the records
-would have given one by one. An input that has used up its rows though the log holds more of it stops them all: nobody
-knows how old its next record is.
+As in Kafka Streams, the input whose next record has the smallest timestamp goes first, so that a backlog gives the
+same results as records that arrive one by one. When an input has no rows left but the log holds more of its
+partition, the merge stops for all inputs, because the timestamp of its next record is not known.
 """
 
 from __future__ import annotations
@@ -20,20 +20,20 @@ AT_ONCE, NEVER = float("-inf"), float("inf")
 
 
 class Input(NamedTuple):
-    """Records of one partition, in the order of their offsets; `more`: the log holds more than these.
+    """Records of one partition, in the order of their offsets; `more` is true when the log holds records after these.
 
-    Offsets before `end` that have no record are none: compaction took them, or they mark a transaction.
+    An offset before `end` may have no record: compaction removed it, or it marks the end of a transaction.
     """
 
-    stretches: Iterable[PartitionBatch]
+    partition_batches: Iterable[PartitionBatch]
     more: bool
     end: int | None = None
 
 
 class Aligned:
-    """Gives the rows of all inputs by time; `positions` says up to where each input has been consumed.
+    """Iterates over the rows of all inputs by time; `positions` holds the offset up to which each input is consumed.
 
-    `read` gives the rows of an input, each with what it was decoded to, or None if it is left out.
+    `read` returns the rows of an input, each with its decoded form, or with None if the record is dropped.
     """
 
     def __init__(
@@ -42,7 +42,7 @@ class Aligned:
         read: Callable[[Iterable[PartitionBatch]], Iterator[tuple[Row, Decoded | None]]],
     ) -> None:
         self._inputs = inputs
-        self._rows = {at: read(given.stretches) for at, given in inputs.items()}
+        self._rows = {at: read(given.partition_batches) for at, given in inputs.items()}
         self.positions: dict[TopicPartition, int] = {}
         self._heads: dict[TopicPartition, tuple[Row, Decoded]] = {}
         self._by_time = TimeHeap[TopicPartition]()
@@ -69,12 +69,12 @@ class Aligned:
                     return
 
     def _turn(self) -> float:
-        """Until when the input that goes first may go on: several others may change places in the heap each time."""
+        """The time up to which the first input may go on before another input comes first."""
         waiting = self._by_time
         return NEVER if not len(waiting) else waiting.peek()[0] if len(waiting) == 1 else AT_ONCE
 
     def _begin(self, at: TopicPartition) -> bool:
-        """Reads on until a row is not left out; False if there must be one, but not among these rows."""
+        """Reads until a row is not dropped; False if the log holds more rows, but none is at hand."""
         for row, decoded in self._rows[at]:
             if decoded is not None:
                 self._wait(at, row, decoded)
@@ -87,7 +87,7 @@ class Aligned:
         self._by_time.push(decoded[2], at)
 
     def _use_up(self, at: TopicPartition, position: int | None) -> bool:
-        """No row is left; False if the log holds more."""
+        """Marks the input as consumed; False if the log holds more of it."""
         _, more, end = self._inputs[at]
         position = position if end is None else end
         if position is not None:

@@ -1,4 +1,4 @@
-"""The stores that no user sees: what joins, suppression and foreign-key joins hold back or remember."""
+"""The internal stores of joins, suppression and foreign-key joins: records that wait, and subscriptions."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from headrace.topology.nodes import SubscriptionOf
 
 
 class Buffers:
-    """Makes them by node; those that several nodes share, once."""
+    """Opens the internal stores of nodes; nodes that share a store get the same object."""
 
     def __init__(self, graph: Graph, env: Env, serdes: Serdes) -> None:
         self._graph, self._env, self._serdes = graph, env, serdes

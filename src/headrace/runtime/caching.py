@@ -1,7 +1,7 @@
-"""How a table that has a store passes its updates on: at once, or with caching once a batch.
+"""Forwards the updates of a table that has a store: at once, or with caching once a batch.
 
-With caching an update only notes its key. When the batch ends the value that the store then has goes out, with the one
-from before the batch as the old value; keys go in the order of their last update.
+With caching, an update only records its key. At the end of the batch the table forwards the current value of each key,
+with the value from before the batch as the old value, in the order of the last updates.
 
 An update carries two timestamps: that of the new value (for an aggregate the largest so far) and that of the record
 that made the update. A value always goes out with its own timestamp. The store keeps no timestamp for a tombstone, so
@@ -28,7 +28,7 @@ Cause = tuple[Any, int, Headers, Any, Any]
 
 
 def by_last(touched: Sequence[bytes]) -> Iterator[bytes]:
-    """Each once, in the order of their last ones.
+    """Each item once, in the order of its last occurrence.
 
     >>> list(by_last([b"a", b"b", b"a"]))
     [b'b', b'a']
@@ -37,19 +37,19 @@ def by_last(touched: Sequence[bytes]) -> Iterator[bytes]:
 
 
 class Cached(Protocol):
-    """What the cache needs to know of a store; keys are those of the table (windowed for windows and sessions)."""
+    """What the cache reads from a store; keys are those of the table (windowed for windows and sessions)."""
 
     @property
     def table(self) -> Table: ...
 
     @property
     def before(self) -> Callable[[bytes], Any]:
-        """What was at a place before this batch."""
+        """The value at a place before this batch."""
         ...
 
     @property
     def with_time(self) -> Callable[[Any, Any], tuple[Any, int]]:
-        """The value and the timestamp, of a key and what the table has for it."""
+        """The value and the timestamp, from a key and the entry of the table for it."""
         ...
 
 
@@ -71,10 +71,10 @@ def at_once(emit: Emit, *, send_old: bool) -> Forward:
 
 
 class Cache:
-    """What a table will pass on at the end of the batch; `key_at` makes the key to emit of a place and the key noted.
+    """The updates that a table forwards at the end of the batch; `key_at` makes the emitted key from place and key.
 
-    Operators that update much in one go put the cause of an update into `pending` and its place into `touched`
-    themselves; a call for each would take longer than all the rest.
+    Operators with many updates for each record write the cause of an update into `pending` and its place into
+    `touched` themselves: a call for each update would take longer than the update.
     """
 
     def __init__(
@@ -97,7 +97,7 @@ class Cache:
         return run
 
     def flush(self) -> bool:
-        """Lets everything out, keys in the order of their last update; False if there was nothing."""
+        """Forwards all pending updates in the order of the last update of each key; False if there were none."""
         if not self.pending:
             return False
         here, key_at = self._here, self._key_at
@@ -112,7 +112,7 @@ class Cache:
 
     def _let_out(self, raw: bytes, key: Any, timestamp: int, headers: Headers) -> None:
         cached, send_old = self._cached, self._send_old
-        # From the table, not the store: a window that this batch has made too old to see goes out all the same.
+        # Read from the table, not from the store: a window that expired in this batch is forwarded all the same.
         held = cached.table.get(raw)
         before = cached.before(raw) if send_old or held is None else None
         if held is not None:
@@ -133,7 +133,7 @@ def cache_of(
     send_old: bool,
     key_at: Callable[[bytes, Any], Any] | None = None,
 ) -> Cache:
-    """The cache of a store. The aggregates of a cogrouped stream share one store, and what is below it."""
+    """The cache of a store; the aggregates of a cogrouped stream share one store and so one cache."""
     if store not in env.caches:
         cache = env.caches[store] = Cache(cached, env, emit, send_old=send_old, key_at=key_at)
         env.flushers[store] = cache.flush

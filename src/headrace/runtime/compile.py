@@ -41,13 +41,13 @@ from headrace.topology.graph import Graph
 from headrace.topology.nodes import ResponseOf
 from headrace.topology.processor import Punctuation
 
-# These only hand on what they get, so nothing can go wrong in them that they do not handle themselves.
+# These nodes only forward what they get, so they need no guard against errors of user code.
 HARMLESS = (n.PassThrough, n.TablePassThrough, n.TableToStream, n.Sink)
 
 
 @dataclass(slots=True)
 class Program:
-    """A compiled sub-topology: what to feed, what runs by the clock, and what to close."""
+    """A compiled sub-topology: its inlets, its punctuations, and the processors to close."""
 
     inlets: dict[str, source_sink.Inlet] = field(default_factory=dict[str, source_sink.Inlet])  # by source node
     counted: dict[str, source_sink.Inlet] = field(

@@ -1,4 +1,4 @@
-"""What a user's processor is given: forward, stores, schedules, times."""
+"""The context that a processor gets: forward, stores, schedules, times."""
 
 from __future__ import annotations
 
@@ -85,8 +85,8 @@ class Context:
         first = start if start is not None else 0 if stream else now + every
         if start is not None and start < now:
             first = start + ((now - start) // every + 1) * every
-        # Schedules are told apart by the order in which a processor makes them. Those of `init` are found again after a
-        # restart; one that is made later begins anew whenever it is made.
+        # A schedule is identified by its rank among the processor's schedules. Those of `init` are restored after a
+        # restart; a schedule that is made later starts from the time at which it is made.
         self._schedules += 1
         name = f"{self.node}/schedule {self._schedules} {punctuation.value} {every}"
         due = self._env.state.cell(name, None)

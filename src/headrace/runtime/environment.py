@@ -1,8 +1,6 @@
-"""The rows that go into a task and come out of it.
+"""What the operators of a task share: the rows that go in and out, the current record, the time, the state.
 
-Plain tuples: a batch has many, and a named tuple takes ten times as long to make.
-
-What operators share while a task runs: the current record's whereabouts, the time, the state, the drop ledger.
+Rows are plain tuples: a batch has many, and a named tuple takes ten times as long to make.
 """
 
 from __future__ import annotations
@@ -15,25 +13,25 @@ from headrace.model.record import Headers, RecordMetadata
 from headrace.state.delta import Delta
 from headrace.state.task_state import TaskState
 
-# (topic, partition, offset, key, value, timestamp, headers, order): a record as it was read. The order says where it
-# stands among the records of its batch; what it causes inherits it.
+# (topic, partition, offset, key, value, timestamp, headers, order): a record as it was read. The order is its place
+# among the records of its batch; the outputs that it causes inherit it.
 Row = tuple[str, int, int, bytes | None, bytes | None, int, Headers, Any]
 
 # (topic, partition, key, value, timestamp, headers, order): a record to be written. The partition is None where the
-# key's hash decides; the order is that of the row that caused it.
+# hash of the key decides; the order is that of the row that caused the record.
 Output = tuple[str, int | None, bytes | None, bytes | None, int, Headers, Any]
 
 
 class Result(NamedTuple):
-    """What a batch gave: records to be written, and what changed in the state."""
+    """The result of a task's batch: records to be written, and the changes of the state."""
 
     outputs: list[Output]
     delta: Delta
-    dropped: dict[str, int]  # records that were left out, by reason
+    dropped: dict[str, int]  # dropped records, by reason
 
 
 class CurrentRecord:
-    """The record that is being processed: where it was read, and what time it is for its task."""
+    """The record that the task processes now: where it was read, and the stream time and clock of the task."""
 
     __slots__ = ("clock", "order", "row", "stream_time")
 
@@ -66,7 +64,7 @@ class Lookup(NamedTuple):
 
 
 class Postponed(NamedTuple):
-    """An emission that must wait for the wall clock: when it is due, None if there is none, and what does it."""
+    """An emission that waits for the wall clock: `due` returns its time or None, `emit` runs it."""
 
     node: str
     due: Callable[[], int | None]
@@ -75,7 +73,7 @@ class Postponed(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Env:
-    """Given to every operator when it is compiled."""
+    """What every operator gets when it is compiled."""
 
     state: TaskState
     store: Callable[[str], Any]  # a store of this task, or a global one
@@ -87,6 +85,6 @@ class Env:
     emit_interval: int  # wall-clock milliseconds between emissions of closed windows and unmatched records
     flushers: dict[str, Callable[[], bool]] = field(
         default_factory=dict[str, Callable[[], bool]]
-    )  # by store: empty its cache
+    )  # by store: flushes its cache
     postponed: list[Postponed] = field(default_factory=list[Postponed])
-    caches: dict[str, Any] = field(default_factory=dict[str, Any])  # by store: how its updates get into the cache
+    caches: dict[str, Any] = field(default_factory=dict[str, Any])  # by store: its cache

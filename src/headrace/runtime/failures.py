@@ -1,4 +1,4 @@
-"""What to do with a record that cannot be decoded, processed or encoded: fail, continue without it, or dead letter."""
+"""Handles records that cannot be decoded, processed or encoded: fail, drop the record, or write a dead letter."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ log = logging.getLogger(__name__)
 
 
 class Failure(NamedTuple):
-    """Where something failed: what an exception handler of the user's gets, with the record and the error."""
+    """Where a record failed; a user's exception handler gets it with the record and the error."""
 
     node: str
     task_id: TaskId
@@ -42,7 +42,7 @@ class Handlers:
 
 
 class Failures:
-    """Decides by the handlers, writes dead letters, and counts what is dropped."""
+    """Applies the handlers, writes dead letters, and counts dropped records."""
 
     def __init__(
         self,
@@ -71,7 +71,7 @@ class Failures:
         self._decide(self.handlers.production, node, record, error, SerializationError(reason), "production")
 
     def guard(self, node: str, run: Emit) -> Emit:
-        """`run`, with what it raises handled; an error that a node below has already reported passes through."""
+        """Wraps `run` so that its errors are handled; an error that a node below has reported passes through."""
 
         def guarded(key: Any, value: Any, timestamp: int, headers: Headers) -> None:
             try:
@@ -84,7 +84,7 @@ class Failures:
         return guarded
 
     def guard_punctuation(self, node: str, run: Callable[[int], None]) -> Callable[[int], None]:
-        """The same for what the clock calls."""
+        """Does the same for a function that a punctuation calls."""
 
         def guarded(timestamp: int) -> None:
             try:

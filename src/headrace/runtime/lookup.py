@@ -1,6 +1,6 @@
-"""How a table's key is looked up: in its store, or by computing the value from the tables above.
+"""Looks a key of a table up: in the table's store, or by computing the value from the parent tables.
 
-What tables feed, through whatever tables lie between.
+The functions at the end tell whether the changes of a table reach an aggregate, through the tables between them.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ Found = tuple[Any, int] | None
 
 
 class Lookups:
-    """Lookups by node, each made once."""
+    """Makes the lookup of each table node once."""
 
     def __init__(
         self,
@@ -82,7 +82,7 @@ class Lookups:
         return derived(parent, compute)
 
     def _transformed(self, node: TableTransformValues) -> Lookup:
-        """With a transformer of its own; it is called for absent values too."""
+        """Computes the value with a transformer of its own, which is called for absent values too."""
         parent, transform, here = self._parent(node.name), self._transformer_of(node), self._env().here
 
         def compute(key: Any, found: Found) -> Found:
@@ -94,7 +94,7 @@ class Lookups:
         return derived(parent, compute)
 
     def _suppressed(self, node: Suppress) -> Lookup:
-        """What was let out last: the value from before the updates that are held back."""
+        """The value that `suppress` emitted last, which is older than the updates that it holds back."""
         parent, buffer = self._parent(node.name), self._buffer_of(node)
 
         def get(key: Any) -> Found:
@@ -107,7 +107,7 @@ class Lookups:
 
 
 def derived(parent: Lookup, compute: Callable[[Any, Found], Found]) -> Lookup:
-    """A lookup that computes from what the parent finds, versions of the past too if the parent has them."""
+    """A lookup that computes values from those of the parent, past versions too if the parent has them."""
 
     def get(key: Any) -> Found:
         return compute(key, parent.get(key))
@@ -122,7 +122,7 @@ def derived(parent: Lookup, compute: Callable[[Any, Found], Found]) -> Lookup:
     return Lookup(get, get_as_of)
 
 
-# Tables whose changes are those of the table above, or made of them.
+# Table nodes that forward the changes of their parent, or changes computed from them.
 DERIVED = (
     n.Suppress,
     n.TableFilter,
@@ -135,7 +135,7 @@ DERIVED = (
 
 
 def feeds_aggregate(graph: Graph, name: str) -> bool:
-    """Whether the changes of a table reach the `group_by` of a table, through whatever tables lie between."""
+    """Whether the changes of a table reach a table's `group_by`, directly or through other tables."""
     below = [graph.nodes[child] for child in graph.children[name]]
     return any(
         isinstance(node, n.TableRekey) or (isinstance(node, DERIVED) and feeds_aggregate(graph, node.name))
@@ -144,7 +144,7 @@ def feeds_aggregate(graph: Graph, name: str) -> bool:
 
 
 def feeds_suppressed_aggregate(graph: Graph, name: str) -> bool:
-    """Whether they do so through a `suppress`, which takes the first old value of a row for the one that it let out."""
+    """Whether they do so through a `suppress`, which treats the first old value of a row as the one it emitted."""
     below = [graph.nodes[child] for child in graph.children[name]]
     return any(
         (feeds_aggregate if isinstance(node, n.Suppress) else feeds_suppressed_aggregate)(graph, node.name)

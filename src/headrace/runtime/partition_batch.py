@@ -1,4 +1,4 @@
-"""A stretch of a partition: records that were read one after the other, still in columns."""
+"""Consecutive records of one partition, still in columns."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class PartitionBatch:
     """
 
     def __init__(self, at: TopicPartition, chunk: Chunk, largest: int) -> None:
-        """`largest` is the largest timestamp of the stretches before."""
+        """`largest` is the largest timestamp of the batches before."""
         self.at, self.offsets, self.records = at, chunk.offsets, chunk.records
         self.largest = list(accumulate(self.records.timestamps, max, initial=largest))[1:]
 
@@ -41,18 +41,18 @@ class PartitionBatch:
         return zip(repeat(topic), repeat(partition), offsets, records.keys, records.values, times, headers, orders)
 
 
-def stretches(at: TopicPartition, chunks: Iterable[Chunk]) -> Iterator[PartitionBatch]:
-    """The stretches of a range of the log."""
+def partition_batches(at: TopicPartition, chunks: Iterable[Chunk]) -> Iterator[PartitionBatch]:
+    """The partition batches of a range of the log."""
     largest = -1
     for chunk in chunks:
         if len(chunk):
-            stretch = PartitionBatch(at, chunk, largest)
-            largest = stretch.largest[-1]
-            yield stretch
+            batch = PartitionBatch(at, chunk, largest)
+            largest = batch.largest[-1]
+            yield batch
 
 
 def joined(parts: Iterable[PartitionBatch]) -> Iterator[PartitionBatch]:
-    """One stretch instead of those that follow each other; none if there are none."""
+    """Joins consecutive partition batches into one; yields nothing if there are none."""
     some = list(parts)
     if some:
         with_headers = any(part.records.headers for part in some)

@@ -1,4 +1,4 @@
-"""Schedules of processors, on stream time and on the wall clock; when they are due next is state."""
+"""Schedules of processors, on stream time and on the wall clock; the time of the next call is part of the state."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Schedule:
         self.cancelled = True
 
     def advance(self, now: int) -> None:
-        """Moves on along the grid; what was missed is not made up for."""
+        """Moves to the next time of the grid after now; missed calls are not repeated."""
         due = self.next.value
         self.next.value = due + max(1, (now - due) // self.interval + 1) * self.interval
 
@@ -33,7 +33,7 @@ class Punctuations:
 
     def __init__(self) -> None:
         self._heap = TimeHeap[Schedule]()
-        self.due = NEVER  # when the next one is due; looked at after every record, so it is kept ready
+        self.due = NEVER  # the time of the next call; kept up to date, because it is compared after every record
 
     def add(self, schedule: Schedule) -> None:
         self._heap.push(schedule.next.value, schedule)
@@ -41,11 +41,11 @@ class Punctuations:
 
     @property
     def order(self) -> bytes:
-        """The schedules as the heap holds them: of those that are due together it says which goes first."""
+        """The order of the heap, which decides which of several schedules with the same time is called first."""
         return "\0".join(schedule.name for schedule in self._heap.items()).encode()
 
     def arrange(self, order: bytes) -> None:
-        """After a restart: the order of before, if these are the schedules of before."""
+        """Restores the order from before a restart, if the schedules are the same."""
         known = {schedule.name: schedule for schedule in self._heap.items()}
         names = order.decode().split("\0")
         if known and sorted(names) == sorted(known):
@@ -53,7 +53,7 @@ class Punctuations:
             self.due = self._heap.peek()[0]
 
     def run(self, now: int) -> None:
-        """Calls what is due; each schedule once, however long ago it was due."""
+        """Calls every schedule that is due, each once, however many intervals have passed."""
         heap = self._heap
         while len(heap) and heap.peek()[0] <= now:
             _, schedule = heap.pop()

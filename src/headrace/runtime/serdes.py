@@ -1,6 +1,6 @@
-"""Real serdes for what the topology notes down, once the defaults are known.
+"""Turns the serdes that a topology declares into real ones, with the defaults of the configuration.
 
-What the configuration says to a task.
+Also reads the handlers of failed records from the configuration.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class Serdes:
     """Makes serdes, with the configuration's defaults where none was given."""
 
     def __init__(self, key: Serde, value: Serde | None) -> None:
-        """`value` None: none is configured."""
+        """`value` is None when no default value serde is configured."""
         self.default_key, self.default_value = key, value or BYTES
         self._default_inside = value or UNDECLARED
 
@@ -30,11 +30,11 @@ class Serdes:
         return self._make(wanted, self.default_key)
 
     def value(self, wanted: SerdeLike | None) -> Serde:
-        """For values that come from outside or go there."""
+        """The serde for values that are read from or written to topics of the log."""
         return self._make(wanted, self.default_value)
 
     def inner_value(self, wanted: SerdeLike | None) -> Serde:
-        """For values that stay inside: nobody else reads their bytes, so any value that has a form will do."""
+        """The serde for values that stay inside the application; without one declared, plain values are accepted."""
         return self._make(wanted, self._default_inside)
 
     def _make(self, wanted: SerdeLike | None, default: Serde) -> Serde:

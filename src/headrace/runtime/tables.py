@@ -1,4 +1,4 @@
-"""Tables by their stores: how operators read and write the store of a table, and how they look a table's key up.
+"""How operators read, write and look up the store of a table.
 
 A table's store is a timestamped key-value store or a versioned one; windowed and session tables have window and session
 stores. A table without a store is looked up by computing its value from its parents'.
@@ -24,9 +24,9 @@ IS_LATEST = -1
 
 
 class Keyed(NamedTuple):
-    """The store of a table by key: `place` says where it has a key, so that a key is encoded once for all that follows.
+    """The store of a table by key: `place` encodes a key once, for all the calls that follow.
 
-    `put` tells whether the value is the latest now, or None if it was not kept.
+    `put` returns whether the value is now the latest, or None if the store rejected it as too old.
     """
 
     place: Callable[[Any], Any]
@@ -84,7 +84,7 @@ def versioned_lookup(store: Versions) -> Lookup:
 
 
 class CachedValues:
-    """A key-value or window store as its cache sees it."""
+    """A key-value or window store, for its cache."""
 
     def __init__(self, store: KeyValues | WindowedValues) -> None:
         self.table, self.with_time = store.table, as_held
@@ -92,7 +92,7 @@ class CachedValues:
 
 
 class CachedSessions:
-    """A session store as its cache sees it: a session's result has the time of its end."""
+    """A session store, for its cache: the result of a session has the timestamp of the session's end."""
 
     def __init__(self, store: Sessions) -> None:
         self.table, self.before = store.table, store.before
@@ -110,12 +110,12 @@ def cached(store: Any) -> Cached:
 
 
 def is_cached(name: str, env: Env) -> bool:
-    """Whether the table with this store passes its updates on once a batch."""
+    """Whether the table with this store forwards its updates once a batch."""
     return env.caching and env.state.specs[name].caching
 
 
 def forwarder(name: str, env: Env, emit: Emit, *, send_old: bool) -> Forward:
-    """How updates of the table with this store go on."""
+    """The function that forwards updates of the table with this store."""
     if is_cached(name, env):
         return cache_of(name, cached(env.store(name)), env, emit, send_old=send_old).forward()
     return at_once(emit, send_old=send_old)
@@ -138,7 +138,7 @@ def keyed_lookup(store: Any) -> Lookup:
 
 
 def lookup_in(store: Any) -> Lookup:
-    """How to look a key up in the store of a table."""
+    """The lookup of keys in the store of a table."""
     match store:
         case Versions():
             return versioned_lookup(store)

@@ -29,12 +29,12 @@ from headrace.topology.processor import Punctuation
 
 
 class TaskEnvironment(NamedTuple):
-    """What a task is told of the world by its host."""
+    """What the host of a task provides: configuration, global stores, partition counts."""
 
     config: Config
     globals: Mapping[str, Any]  # global stores, by name
-    partitions: Callable[[str], int | None] = lambda topic: None  # how many a topic has, None if that is not known
-    combines: bool = False  # whether records for other tasks may be put together, because nobody else sees them
+    partitions: Callable[[str], int | None] = lambda topic: None  # of a topic, None if not known
+    combines: bool = False  # whether records for other tasks may be combined into counts
 
 
 class Task:
@@ -118,7 +118,7 @@ class Task:
         self._dropped[reason] += count
 
     def topic_name(self, topic: str) -> str:
-        """A topic as the log knows it: internal ones have the application's id in front."""
+        """The name of a topic in the log: internal topics have the application's id as a prefix."""
         return f"{self._application}-{topic}" if topic in self._graph.internal_topics else topic
 
     def _by_topic(self) -> dict[str, Inlet]:
@@ -144,29 +144,29 @@ class Task:
 
     # ------------------------------------------------------------------------------------------------- a batch
     def run(self, rows: Iterable[Row], *, clock: int, version: Version) -> Result:
-        """Processes rows in their order, then what the clock has made due; commits the state as `version`."""
+        """Processes rows in their order, runs what is due by the clock, and commits the state as `version`."""
         with self._batch(clock):
             self._process((row, self.read(row)) for row in rows)
             self._run_by_clock(clock)
             return self._end(version)
 
     def run_range(
-        self, carried: Iterable[Row], stretches: Iterable[PartitionBatch], *, clock: int, version: Version
+        self, carried: Iterable[Row], partition_batches: Iterable[PartitionBatch], *, clock: int, version: Version
     ) -> Result:
-        """The same for rows of a batch before, and then those of one partition, which may be taken many at once."""
+        """Does the same for carried rows and then one partition, whose records may be processed in bulk."""
         with self._batch(clock):
             self._process((row, self.read(row)) for row in carried)
-            for stretch in joined(stretches) if self._tallies else stretches:
-                tally = self._find_inlet(stretch.at.topic).tally
-                if tally is None or self._stream_punctuations.due != NEVER or not tally(stretch):
-                    self._process(self._rows([stretch]))
+            for batch in joined(partition_batches) if self._tallies else partition_batches:
+                tally = self._find_inlet(batch.at.topic).tally
+                if tally is None or self._stream_punctuations.due != NEVER or not tally(batch):
+                    self._process(self._rows([batch]))
             self._run_by_clock(clock)
             return self._end(version)
 
     def run_aligned(
         self, inputs: dict[TopicPartition, Input], *, clock: int, version: Version
     ) -> tuple[Result, dict[TopicPartition, int]]:
-        """The same for several partitions, by time; also says up to where each of them was consumed."""
+        """Does the same for several partitions, merged by time; also returns how far each was consumed."""
         rows = Aligned(inputs, self._rows)
         with self._batch(clock):
             self._process(rows)
@@ -174,7 +174,7 @@ class Task:
             return self._end(version), rows.positions
 
     def step(self, row: Row | None, decoded: Decoded | None, *, clock: int, version: Version) -> Result:
-        """The test driver's batch: one row that has been read, or none, then what the clock has made due."""
+        """Runs a batch of the test driver: one row that has been read, or the wall-clock punctuations."""
         with self._batch(clock):
             if row is None:
                 self._program.punctuations[Punctuation.WALL_CLOCK].run(clock)
@@ -183,22 +183,22 @@ class Task:
             return self._end(version)
 
     def read(self, row: Row) -> Decoded | None:
-        """Decodes a row and finds its timestamp; None if it is left out."""
+        """Decodes a row and finds its timestamp; None if the record is dropped."""
         self.here.row, self.here.order = row, row[7]
         topic = row[0]
         return (self._inlets.get(topic) or self._find_inlet(topic)).read(row)
 
-    def _rows(self, stretches: Iterable[PartitionBatch]) -> Iterator[tuple[Row, Decoded | None]]:
-        """Rows as they are read, decoded many at once where nothing speaks against it."""
-        for stretch in stretches:
-            decoded = self._find_inlet(stretch.at.topic).read_all(stretch)
+    def _rows(self, partition_batches: Iterable[PartitionBatch]) -> Iterator[tuple[Row, Decoded | None]]:
+        """Rows with their decoded form; decodes in bulk where no record needs a look of its own."""
+        for batch in partition_batches:
+            decoded = self._find_inlet(batch.at.topic).read_all(batch)
             if decoded is None:
-                yield from ((row, self.read(row)) for row in stretch.rows())
+                yield from ((row, self.read(row)) for row in batch.rows())
             else:
-                yield from zip(stretch.rows(), zip(*decoded, stretch.records.timestamps, strict=True), strict=True)
+                yield from zip(batch.rows(), zip(*decoded, batch.records.timestamps, strict=True), strict=True)
 
     def _process(self, rows: Iterable[tuple[Row, Decoded | None]]) -> None:
-        """Processes rows that have been read, and after each what stream time has made due."""
+        """Processes decoded rows; after each row it runs what is due by stream time."""
         here, inlets, punctuations = self.here, self._inlets, self._stream_punctuations
         for row, decoded in rows:
             if decoded is not None:
@@ -211,7 +211,7 @@ class Task:
                 punctuations.run(here.stream_time)
 
     def _run_by_clock(self, clock: int) -> None:
-        """What no record has done, though it is time; stream time may have come from outside."""
+        """Runs what is due and was not run by a record; stream time may have come from other tasks."""
         if self.here.stream_time >= self._stream_punctuations.due:
             self._stream_punctuations.run(self.here.stream_time)
         for due, emit in self._postponed:
@@ -232,9 +232,9 @@ class Task:
             raise
 
     def _end(self, version: Version) -> Result:
-        """Lets out what caches hold, and commits the state."""
+        """Flushes the caches and commits the state."""
         while True in [flush() for flush in self._flushers]:
-            pass  # what one cache lets out may have come into another
+            pass  # flushing one cache may fill another
         for let_out in self._program.combined:
             let_out()
         self._stream_time.value = self.here.stream_time
@@ -248,14 +248,14 @@ class Task:
 
     @property
     def next_tick(self) -> int | None:
-        """When the wall clock makes something due."""
+        """The wall-clock time at which the task has something to do, None if it has nothing."""
         due = self._program.punctuations[Punctuation.WALL_CLOCK].due
         times = [time for is_due, _ in self._postponed if (time := is_due()) is not None]
         first = min([due, *times])
         return None if first == NEVER else first
 
     def close(self) -> None:
-        """Closes all processors and the state, then tells what failed; nothing is closed twice."""
+        """Closes all processors and the state, each once, then raises the first error."""
         failed: list[StreamsError] = []
         while self._program.users:
             user = self._program.users.pop(0)
@@ -273,7 +273,7 @@ def source_topics(node: n.Node) -> tuple[str, ...]:
 
 
 def close(user: Any) -> None:
-    """A processor or transformer; it need not have a `close`."""
+    """Closes a processor or transformer, if it has a `close`."""
     try:
         getattr(user, "close", lambda: None)()
     except Exception as error:

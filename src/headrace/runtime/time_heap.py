@@ -1,4 +1,4 @@
-"""What is due next.
+"""A priority queue by time.
 
 Java's `PriorityQueue`, move for move: among equal times the order of Kafka Streams is the order of that heap, and
 programs see it (which of two punctuations fires first, which of two topics is read first).
@@ -30,7 +30,7 @@ class TimeHeap(Generic[T]):
         return [item for _, item in self._items]
 
     def arrange(self, items: list[tuple[int, T]]) -> None:
-        """Holds these items in this order, which is one that `items` gave."""
+        """Restores an order that `items` returned."""
         self._items = items
 
     def peek(self) -> tuple[int, T]:
@@ -55,7 +55,7 @@ class TimeHeap(Generic[T]):
         return first
 
     def _sink(self, moved: tuple[int, T]) -> None:
-        """Puts `moved` where the root was, and lets it sink."""
+        """Moves `moved` from the root down to its place."""
         items, at, size = self._items, 0, len(self._items)
         while at < size >> 1:
             child = 2 * at + 1

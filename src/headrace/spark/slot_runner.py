@@ -23,7 +23,7 @@ from headrace.log.open import open_log
 from headrace.model.ids import TaskId, TopicPartition
 from headrace.runtime.alignment import Input
 from headrace.runtime.environment import Result, Row
-from headrace.runtime.partition_batch import PartitionBatch, stretches
+from headrace.runtime.partition_batch import PartitionBatch, partition_batches
 from headrace.runtime.task import Task, TaskEnvironment
 from headrace.spark import wire_format
 from headrace.spark.batch_planner import chunks_of, with_lost
@@ -196,7 +196,7 @@ class SlotRunner:
         if len(order.ranges) == 1 and not received:
             return task.run_range(carried, self._read(order.ranges[0]), clock=clock, version=version), ends
         if order.stage == self.job.global_stage or self.job.plan.stages[order.stage].inputs or len(order.ranges) < 2:
-            read = [row for range_ in order.ranges for stretch in self._read(range_) for row in stretch.rows()]
+            read = [row for range_ in order.ranges for batch in self._read(range_) for row in batch.rows()]
             rows = [*carried, *sorted([*received, *read], key=itemgetter(7))]
             return task.run(rows, clock=clock, version=version), ends
         inputs = {TopicPartition(r.topic, r.partition): Input(self._read(r), r.more, r.end) for r in order.ranges}
@@ -205,7 +205,7 @@ class SlotRunner:
     def _read(self, range_: wire_format.Range) -> Iterator[PartitionBatch]:
         """A range of the log."""
         at = TopicPartition(range_.topic, range_.partition)
-        return stretches(at, self._notes.reading(at, chunks_of(self.log, self.job, range_)))
+        return partition_batches(at, self._notes.reading(at, chunks_of(self.log, self.job, range_)))
 
     def _partitions(self, topic: str) -> int | None:
         count = self._counts.get(topic)

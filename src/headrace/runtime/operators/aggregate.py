@@ -12,7 +12,7 @@ from headrace.topology.nodes import StreamAggregate, StreamReduce
 
 
 def aggregate(node: StreamAggregate, env: Env, emit: Emit, *, true_old: bool) -> Emit:
-    """`true_old`: what was not there before has no old value, where Kafka Streams gives the initial one."""
+    """With `true_old` a new key has no old value; Kafka Streams passes the initial value instead."""
     place_of, get, put = keyed(env.store(node.store))
     forward = forwarder(node.store, env, emit, send_old=node.send_old)
     initialize, add, drop = node.initialize, node.add, env.drop

@@ -1,10 +1,8 @@
-"""Counts of many records at once.
+"""Counts many records at once.
 
-Where records may be counted before the operators see them.
-
-A count whose table is cached says once a batch how many records a key has by then. Whether it is told of them one by
-one makes no difference, so they are told by key: those of a stretch of the log, and on their way to another task those
-of a whole batch, which are then one row instead of many.
+A cached count forwards the number of records of a key once a batch, so it need not see the records one by one. Records
+of a partition batch are counted by key before the operators see them, and records for a count in another task are
+sent as one row for each key and batch.
 """
 
 from __future__ import annotations
@@ -32,7 +30,7 @@ from headrace.topology.nodes import Process, Sink, Source, StreamAggregate, Tabl
 
 
 def add_counts(node: StreamAggregate, env: Env, emit: Emit) -> Emit:
-    """Like `aggregate` for a count, but the values are numbers of records."""
+    """Adds numbers of records to a count, where `aggregate` would add one record."""
     place_of, get, put = keyed(env.store(node.store))
     forward = forwarder(node.store, env, emit, send_old=node.send_old)
 
@@ -50,17 +48,17 @@ def add_counts(node: StreamAggregate, env: Env, emit: Emit) -> Emit:
     return run
 
 
-# ------------------------------------------------------------------------------------------------ of a stretch
+# ------------------------------------------------------------------------------------------------ of a partition batch
 def tally(
     key: Serde, value: Serde, place_of: Callable[[Any], Any], env: Env, add: Emit
 ) -> Callable[[PartitionBatch], bool]:
-    """Counts the records of a stretch, if nothing is wrong with any of them; else it does nothing and says so."""
+    """Counts the records of a partition batch; returns False and does nothing if one of them needs a closer look."""
     decode_key, here = key.decode, env.here
 
-    def run(stretch: PartitionBatch) -> bool:
-        keys: Sequence[Any] = stretch.records.keys
-        values: Sequence[Any] = stretch.records.values
-        times = stretch.records.timestamps
+    def run(batch: PartitionBatch) -> bool:
+        keys: Sequence[Any] = batch.records.keys
+        values: Sequence[Any] = batch.records.values
+        times = batch.records.timestamps
         if not (all(keys) and all(values)) or min(times) < 0:
             return False  # null or empty
         counts = Counter(keys)
@@ -72,10 +70,10 @@ def tally(
         except Exception:  # noqa: BLE001 -- a serde of the user's may raise anything; it will do so again
             return False
         last = dict(zip(keys, count()))
-        newest = newest_by_key(stretch)
-        here.stream_time = max(here.stream_time, stretch.largest[-1])
+        newest = newest_by_key(batch)
+        here.stream_time = max(here.stream_time, batch.largest[-1])
         for raw, index in sorted(last.items(), key=itemgetter(1)):
-            row = here.row = stretch.row(index)
+            row = here.row = batch.row(index)
             here.order = row[7]
             add(decoded[raw], counts[raw], newest[raw] if newest else row[5], row[6])
         return True
@@ -83,10 +81,10 @@ def tally(
     return run
 
 
-def newest_by_key(stretch: PartitionBatch) -> dict[Any, int] | None:
-    """The largest timestamp of each key; None if it is that of its last record, because time does not go back."""
-    keys, times = stretch.records.keys, stretch.records.timestamps
-    if stretch.largest == times:
+def newest_by_key(batch: PartitionBatch) -> dict[Any, int] | None:
+    """The largest timestamp of each key; None if timestamps only grow, so that it is that of the last record."""
+    keys, times = batch.records.keys, batch.records.timestamps
+    if batch.largest == times:
         return None
     newest: dict[Any, int] = {}
     for key, time in zip(keys, times, strict=True):
@@ -99,9 +97,9 @@ def newest_by_key(stretch: PartitionBatch) -> dict[Any, int] | None:
 def combine(
     node: Sink, serdes: tuple[Serde, Serde], outlet: Outlet, env: Env, failures: Failures, one: Emit
 ) -> tuple[Emit, Callable[[], None]]:
-    """A sink that puts together how many records a key has, and what sends it at the end of a batch.
+    """A sink that counts records by key, and the function that sends the counts at the end of a batch.
 
-    `one` sends a record that the counter will leave out.
+    `one` sends a record that the counter will drop.
     """
     encode_key, encode_value, here = serdes[0].encode, serdes[1].encode, env.here
     topic = outlet.topic_name(str(node.topic)) + COUNTED
@@ -139,7 +137,7 @@ def combine(
 
 
 def counted_inlet(name: str, key: Serde, add: Emit) -> Inlet:
-    """Where numbers of records come in."""
+    """The inlet for rows that hold a number of records."""
     decode_key = key.decode
 
     def read(row: Row) -> Decoded:
@@ -149,12 +147,12 @@ def counted_inlet(name: str, key: Serde, add: Emit) -> Inlet:
     return Inlet(name, read, add)
 
 
-COUNTED = "#counted"  # behind the name of a topic, where no name can have it: rows that stand for many records
+COUNTED = "#counted"  # suffix of a topic whose rows hold numbers of records; no topic name can contain "#"
 NUMBER = struct.Struct(">q")
 
 
 def counter_of(graph: Graph, source: Source, config: Config) -> StreamAggregate | None:
-    """The cached count that is the only one to read a source, if it is so."""
+    """The cached count that alone reads a source, or None."""
     children = graph.children[source.name]
     node = graph.nodes[children[0]] if len(children) == 1 else None
     if not isinstance(node, StreamAggregate) or not node.counts or config.statestore_cache_max_bytes <= 0:
@@ -166,8 +164,8 @@ def counter_of(graph: Graph, source: Source, config: Config) -> StreamAggregate 
 def counted_topics(graph: Graph, config: Config) -> set[str]:
     """The internal topics whose records may be sent as counts.
 
-    Those who read them must read nothing else, and run nothing by stream time, which the records would have moved step
-    by step.
+    The sub-topology that reads them must read nothing else and run nothing by stream time, because single records
+    would have moved stream time step by step.
     """
     found: set[str] = set()
     for group in graph.groups:

@@ -1,7 +1,4 @@
-"""What an operator calls to pass a record on.
-
-When the results of closed windows come out: with `EmitStrategy.ON_WINDOW_CLOSE`, once for every window.
-"""
+"""How operators emit: the function that forwards a record, and the schedule of `EmitStrategy.ON_WINDOW_CLOSE`."""
 
 from __future__ import annotations
 
@@ -16,7 +13,7 @@ Emit = Callable[[Any, Any, int, Headers], None]
 
 
 def nowhere(key: Any, value: Any, timestamp: int, headers: Headers) -> None:
-    """What a node without children passes its records to."""
+    """The emit function of a node without children."""
 
 
 def fan_out(children: Sequence[Emit]) -> Emit:
@@ -47,7 +44,7 @@ NEVER = -1
 
 
 class Closing:
-    """The moments at which to look for closed windows: the close time has moved on, and the interval has passed."""
+    """Decides when to look for closed windows: the close time has moved, and the emit interval has passed."""
 
     __slots__ = ("env", "here", "interval", "last", "name", "next", "postponed")
 
@@ -67,7 +64,7 @@ class Closing:
         return self.last.value == NEVER or self.last.value < close_time
 
     def make_up(self, emit: Callable[[int, Headers], None]) -> None:
-        """Has what was postponed emitted by the clock, if no record comes that would do it."""
+        """Registers the postponed emission to run by the wall clock, if no record triggers it before."""
         due, postponed = self.next, self.postponed
         self.env.postponed.append(
             Postponed(

@@ -25,7 +25,7 @@ ANSWER_ALWAYS = Instruction.PROPAGATE_NULL_IF_NO_FK_VAL_AVAILABLE
 
 
 def hash_of(value: Serde) -> Callable[[Any], bytes | None]:
-    """Tells two values of the left table apart: answers to an older value are not joined with a newer one."""
+    """Hashes a value of the left table, so that a response to an older value is not joined with a newer one."""
     encode = value.encode
     return lambda v: None if v is None else blake2b(encode(v), digest_size=16).digest()
 
@@ -103,7 +103,7 @@ def answer(node: SubscriptionJoin, env: Env, emit: Emit) -> Emit:
 
 
 def back_to_asker(topic: str, key: Any, value: Response, partitions: int) -> int | None:
-    """An answer goes to the partition that the question came from, however the left table is partitioned."""
+    """Sends a response to the partition that its subscription came from, however the left table is partitioned."""
     return value.primary_partition
 
 

@@ -1,4 +1,4 @@
-"""Hosts a user's processor."""
+"""Runs a user's processor as an operator."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from headrace.topology.nodes import Process
 
 
 def process(node: Process, user: Any) -> Emit:
-    """`user` is what the supplier made."""
+    """The operator of a processor; `user` is the object that the supplier returned."""
     if not callable(getattr(user, "process", None)):
         raise TopologyError(
             f"{node.name}: the supplier made a {type(user).__name__}, which has no process(record) method"
@@ -26,7 +26,7 @@ def process(node: Process, user: Any) -> Emit:
 
 
 def start(user: Any, context: Context) -> None:
-    """`init` and `close` are there if the processor needs them."""
+    """Calls `init` of a processor, if it has one."""
     init = getattr(user, "init", None)
     try:
         if init is not None:

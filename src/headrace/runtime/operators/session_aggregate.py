@@ -55,7 +55,7 @@ def session_aggregate(node: SessionAggregate, env: Env, emit: Emit) -> Emit:
 def forward_session(
     node: SessionAggregate, env: Env, store: Sessions, emit: Emit
 ) -> Callable[[Windowed, Any, Any, Headers], None]:
-    """How the new and old value of a session go on: not at all if results come on close."""
+    """The function that forwards a session's new and old value; it forwards nothing with emit-on-close."""
     if node.on_close:
         return lambda session, new, old, headers: None
     forward, place = forwarder(node.store, env, emit, send_old=node.send_old), store.key_bytes

@@ -24,7 +24,7 @@ Aggregated = tuple[Any, int]  # an aggregate and the largest timestamp in it
 
 @dataclass(slots=True)
 class Neighbours:
-    """What the windows around a record tell about the records around it."""
+    """What the windows around a record reveal about its neighbouring records."""
 
     left: Aggregated | None = None  # the aggregate of the records before it
     right: Aggregated | None = None  # an aggregate with the records after it
@@ -122,7 +122,7 @@ class Sliding:
         *,
         fresh: bool = False,
     ) -> None:
-        """`fresh`: the window was not there before, `found` is what it begins with."""
+        """Adds the record to a window; `fresh` is true for a new window, which begins with `found`."""
         if start + self.difference < self.close_time:
             self.drop("late")
             return
@@ -140,7 +140,7 @@ class Sliding:
 
 
 def sliding_aggregate(node: SlidingAggregate, env: Env, emit: Emit, *, true_old: bool) -> Emit:
-    """`true_old`: a window that was not there before has no old value, where Kafka Streams gives the first it has."""
+    """With `true_old` a new window has no old value; Kafka Streams passes the first value instead."""
     sliding = Sliding(node, env, emit, true_old=true_old)
     close = emit_closed(node, env, sliding.store, emit) if node.on_close else None
     difference, grace, drop = node.windows.difference, node.windows.grace, env.drop

@@ -1,4 +1,4 @@
-"""Where records come in as bytes, and where they leave as bytes."""
+"""Sources decode records from bytes, sinks encode records to bytes."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ from headrace.runtime.partition_batch import PartitionBatch
 from headrace.serde.protocol import Serde
 from headrace.topology.nodes import Sink, Source, TimestampExtractor
 
-TEXTS = 50_000  # keys whose partition is known
+TEXTS = 50_000  # the number of keys whose partition is cached
 
 Decoded = tuple[Any, Any, int]  # key, value, timestamp
 
 
 class Inlet(NamedTuple):
-    """A source, ready to run: `read` decodes a row, None says that it is left out; `emit` takes what was read.
+    """A compiled source: `read` decodes a row or returns None for a dropped record; `emit` takes the decoded record.
 
-    `read_all` gives the keys and the values of a stretch, and `tally` takes a stretch as a whole; each only where the
-    records need not be looked at one by one.
+    `read_all` decodes the keys and values of a partition batch, and `tally` counts a partition batch; each is set only
+    where records need not be processed one by one.
     """
 
     name: str
     read: Callable[[Row], Decoded | None]
     emit: Emit
-    read_all: Callable[[PartitionBatch], tuple[list[Any], list[Any]] | None] = lambda stretch: None
+    read_all: Callable[[PartitionBatch], tuple[list[Any], list[Any]] | None] = lambda batch: None
     tally: Callable[[PartitionBatch], bool] | None = None
 
 
@@ -52,11 +52,11 @@ def inlet(
             failures.deserialization(name, part, error)
             return None
         if timestamp < 0 and as_it_is:
-            RECORD(Record(key, value, timestamp, headers), -1)  # refuses it
+            RECORD(Record(key, value, timestamp, headers), -1)  # raises
         return key, value, timestamp
 
-    def read_all(stretch: PartitionBatch) -> tuple[list[Any], list[Any]] | None:
-        records = stretch.records
+    def read_all(batch: PartitionBatch) -> tuple[list[Any], list[Any]] | None:
+        records = batch.records
         if min(records.timestamps) < 0:
             return None
         try:
@@ -73,7 +73,7 @@ def inlet(
 def read_and_extract(
     name: str, decode: Callable[[Row], Decoded | None], extract: TimestampExtractor, env: Env
 ) -> Callable[[Row], Decoded | None]:
-    """What the extractor says; it is told the largest timestamp that the row's partition had so far."""
+    """Reads a row with the timestamp of an extractor, which gets the largest timestamp of the partition so far."""
     bound = extract.bound(env.here) if isinstance(extract, Extractor) else extract
     drop, cell = env.drop, env.state.cell
 
@@ -102,17 +102,17 @@ def read_and_extract(
 
 
 class Outlet(NamedTuple):
-    """What sinks need to know of the outside."""
+    """What sinks need: the output list, topic names and partition counts."""
 
     outbox: list[Output]
-    topic_name: Callable[[str], str]  # internal topics have the application's id in front
-    partitions: Callable[[str], int | None]  # of a topic, None if that is not known
+    topic_name: Callable[[str], str]  # adds the application's id to internal topics
+    partitions: Callable[[str], int | None]  # of a topic, None if not known
 
 
 def sink(
     node: Sink, serdes: tuple[Serde, Serde], windowed: Serde | None, outlet: Outlet, env: Env, failures: Failures
 ) -> Emit:
-    """`windowed` is the serde of the key inside a windowed key: all windows of a key go to one partition."""
+    """The operator of a sink; `windowed` encodes the inner key, so that all windows of a key share a partition."""
     encode_key, encode_value = serdes[0].encode, serdes[1].encode
     here, outbox = env.here, outlet.outbox
     topic_of = topic_chooser(node, outlet, env)
@@ -151,7 +151,7 @@ def topic_chooser(node: Sink, outlet: Outlet, env: Env) -> Callable[[Any, Any, i
 
 
 class RoutedRecord:
-    """What a topic extractor is told besides key and value."""
+    """The third argument of a topic extractor."""
 
     __slots__ = ("_env", "headers", "timestamp")
 
@@ -174,7 +174,7 @@ class RoutedRecord:
 def partition_chooser(
     node: Sink, windowed: Serde | None, outlet: Outlet
 ) -> Callable[[str, Any, Any], tuple[int | None, ...]] | None:
-    """The partitions that a record goes to, if anything but the hash of its key decides."""
+    """The function that chooses partitions, None where the hash of the key decides."""
     choose = node.partitioner
     by_key = None if windowed is None else by_key_inside(windowed, outlet)
     if choose is None:
@@ -191,7 +191,7 @@ def partition_chooser(
 
 
 def by_key_inside(serde: Serde, outlet: Outlet) -> Callable[[str, Any, Any], tuple[int | None, ...]]:
-    """The partition of the key inside a windowed key; `serde` is that key's."""
+    """The partition of the inner key of a windowed key; `serde` encodes the inner key."""
 
     def of(inside: Any, count: int) -> tuple[int | None, ...]:
         return (partition_of(serde.encode(inside), count),)
@@ -202,14 +202,14 @@ def by_key_inside(serde: Serde, outlet: Outlet) -> Callable[[str, Any, Any], tup
         count = outlet.partitions(topic)
         if key is None or count is None:
             return (None,)
-        # 1 and 1.0 are equal, but not their bytes: only texts are remembered.
+        # 1 and 1.0 are equal, but their bytes differ: only strings are cached.
         return (of_text if type(key[0]) is str else of)(key[0], count)
 
     return run
 
 
 def checked(name: str, partitions: tuple[Any, ...], topic: str, count: int | None) -> tuple[int, ...]:
-    """What a partitioner of the user's chose, if there are such partitions."""
+    """Checks the partitions that a user's partitioner returned."""
     for partition in partitions:
         if type(partition) is not int:
             raise TypeError(

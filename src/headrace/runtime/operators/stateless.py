@@ -1,4 +1,4 @@
-"""Operators without memory."""
+"""Operators without state: filter, map, flat_map, select_key, peek, foreach, branch."""
 
 from __future__ import annotations
 

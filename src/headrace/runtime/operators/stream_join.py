@@ -26,7 +26,7 @@ def join_window(node: JoinWindow, env: Env, emit: Emit) -> Emit:
 
 
 class Unmatched:
-    """What both sides of an outer join share: the records that wait for a partner, and the join's stream time."""
+    """State that both sides of an outer join share: records without a partner, and the join's stream time."""
 
     def __init__(self, node: StreamJoin, env: Env, buffer: UnmatchedBuffer | None) -> None:
         cell = env.state.cell
@@ -36,10 +36,10 @@ class Unmatched:
         self.next = cell(f"{node.join}/next emission", 0)  # wall clock
         self.is_postponed = cell(f"{node.join}/postponed", 0)
         self.windows, self.joiner = node.windows, node.joiner
-        self.sides: set[bool] = set()  # whose records wait: left, right or both
+        self.sides: set[bool] = set()  # the sides that have waiting records
 
     def emit_expired(self, after: int, headers: Headers, emit: Emit) -> None:
-        """Emits what can find no partner any more; `after` is how long the trigger's side waits."""
+        """Emits the records that can no longer find a partner; `after` is how long the trigger's side waits."""
         grace, now = self.windows.grace, self.stream_time.value
         if self.buffer is None or self._nothing_expired(after + grace):
             return
@@ -65,7 +65,7 @@ class Unmatched:
             self.buffer.remove(place)
 
     def postponed(self, name: str, emit: Emit) -> Postponed:
-        """Has what came too early emitted by the clock, if no record comes that would do it."""
+        """Registers an emission that came too early to run by the wall clock, if no record triggers it before."""
         wait = min(self.windows.before_ms, self.windows.after_ms)
         return Postponed(
             name,
@@ -74,8 +74,8 @@ class Unmatched:
         )
 
     def _nothing_expired(self, wait: int) -> bool:
-        # Where nothing waits, Kafka Streams adds to the largest long there is, and the sum comes out negative: it
-        # looks, and its look counts for the interval between two emissions.
+        # Without waiting records Kafka Streams adds to the largest long, and the sum overflows to a negative
+        # number: it looks for expired records, and the look restarts the interval between two emissions.
         if self.oldest.value == LONGEST and wait > 0:
             return False
         return self.oldest.value + wait >= self.stream_time.value

@@ -1,4 +1,4 @@
-"""Suppression: updates of a table are held back until their time has come."""
+"""Suppression: holds updates of a table back until a time limit or the end of their window."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from headrace.topology.nodes import Suppress
 
 
 def suppress(node: Suppress, buffer: SuppressBuffer, env: Env, emit: Emit, *, old_is_prior: bool) -> Emit:
-    """`old_is_prior`: the old value that goes with an update is the one that was let out before.
+    """With `old_is_prior`, the old value of an emitted update is the value that was emitted before it.
 
-    Kafka Streams gives the old value that the table above had, which never came out if it was held back; an aggregate
-    below would subtract what was never added. So above an aggregate Headrace gives the right one.
+    Kafka Streams passes the old value of the parent table, which was never emitted if it was held back: an aggregate
+    below would subtract what was never added. Above an aggregate Headrace passes the emitted value instead.
     """
     here, wait, final = env.here, node.wait, node.final
     observed = env.state.cell(f"{node.name}/stream time", -1)
@@ -32,7 +32,7 @@ def suppress(node: Suppress, buffer: SuppressBuffer, env: Env, emit: Emit, *, ol
             here.metadata = update.metadata
             old = update.prior if old_is_prior else update.old
             emit(update.key, (update.new, old, True), update.timestamp, update.headers)
-        buffer.remove(place)  # only now: who looks the key up meanwhile sees what was let out before
+        buffer.remove(place)  # after the emission: until then a lookup of the key finds the value emitted before
 
     def run(key: Any, value: Change, timestamp: int, headers: Headers) -> None:
         observed.value = max(observed.value, timestamp)

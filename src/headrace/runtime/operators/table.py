@@ -56,9 +56,9 @@ def to_stream(emit: Emit) -> Emit:
 
 
 def derived(node: TableFilter | TableMapValues, value_of: Callable[[Any, Any], Any], env: Env, emit: Emit) -> Emit:
-    """A table whose values are computed from its parent's; with `send_old` it knows what it said before."""
+    """A table that computes its values from its parent's; with `send_old` it also forwards the old values."""
     send_old = node.send_old
-    # Where both values are gone there is nothing to say; versioned tables say it, their readers want every version.
+    # Forwards nothing if both values are absent; versioned tables do, because their readers want every version.
     quiet = isinstance(node, TableFilter) and send_old and not node.versioned
     if node.store is None:
 
@@ -177,7 +177,7 @@ def changed_aggregate(
     env: Env,
     emit: Emit,
 ) -> Emit:
-    """Takes the old value out of the aggregate and puts the new one in."""
+    """Subtracts the old value from the aggregate and adds the new one."""
     place_of, get, put = keyed(env.store(node.store))
     forward = forwarder(node.store, env, emit, send_old=node.send_old)
 

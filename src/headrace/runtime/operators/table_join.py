@@ -12,7 +12,7 @@ from headrace.runtime.tables import forwarder, keyed
 from headrace.state.buffer import GraceBuffer
 from headrace.topology.nodes import GlobalJoin, StreamTableJoin, TableJoin, TableJoinMerge
 
-UNKNOWN = -1  # the timestamp of a value that is not there
+UNKNOWN = -1  # the timestamp of an absent value
 
 
 def stream_table_join(node: StreamTableJoin, env: Env, buffer: GraceBuffer | None, emit: Emit) -> Emit:
@@ -38,7 +38,7 @@ def stream_table_join(node: StreamTableJoin, env: Env, buffer: GraceBuffer | Non
 
 
 def with_grace(node: StreamTableJoin, env: Env, table: Lookup, buffer: GraceBuffer, join: Emit) -> Emit:
-    """Records wait until no earlier version of the table can come any more."""
+    """Joins a record when its grace has passed, with the table's version at the record's timestamp."""
     if table.as_of is None:
         raise ValueError(
             f"{node.name}: a join with grace needs a versioned table; give it store=Materialized(name, history=...)"
@@ -83,7 +83,7 @@ def global_join(node: GlobalJoin, lookup: Lookup, env: Env, emit: Emit) -> Emit:
 
 
 def table_join(node: TableJoin, env: Env, emit: Emit) -> Emit:
-    """One side of the join; whether a value comes out alone depends on which sides are outer."""
+    """The operator of one side of a table-table join."""
     get, drop, send_old, versioned = env.lookup(node.other).get, env.drop, node.send_old, node.versioned
     join = both_values(node)
     other_needed = not (node.left_outer if node.left_side else node.right_outer)
@@ -111,9 +111,9 @@ def table_join(node: TableJoin, env: Env, emit: Emit) -> Emit:
 
 
 def both_values(node: TableJoin) -> Callable[[Any, Any], Any]:
-    """The joined value of (this, other), None where the join has none."""
+    """The joined value of (this, other), None where an inner side is absent."""
     joiner, left_side = node.joiner, node.left_side
-    alone = node.right_outer if left_side else node.left_outer  # may the other value come out without this one?
+    alone = node.right_outer if left_side else node.left_outer  # whether the other value is forwarded without this one
 
     def run(this: Any, other: Any) -> Any:
         if this is None and (not alone or other is None):
@@ -124,7 +124,7 @@ def both_values(node: TableJoin) -> Callable[[Any, Any], Any]:
 
 
 def joined_lookup(node: TableJoin, env: Env) -> Lookup:
-    """A key of a join without store, by way of both tables; `node` is its left side."""
+    """The lookup in a join without a store, through both tables; `node` is its left side."""
     left_get, right_get = env.lookup(node.this).get, env.lookup(node.other).get
 
     def get(key: Any) -> tuple[Any, int] | None:

@@ -16,11 +16,11 @@ from headrace.state.table import UNKNOWN
 from headrace.state.window import WindowedValues
 from headrace.topology.nodes import WindowAggregate
 
-Slice = tuple[int, int, bytes]  # start and end of a window, and what its place in the store ends with
+Slice = tuple[int, int, bytes]  # start and end of a window, and the suffix of its place in the store
 
 
 def window_aggregate(node: WindowAggregate, env: Env, emit: Emit, *, true_old: bool) -> Emit:
-    """`true_old`: a window that was not there before has no old value, where Kafka Streams gives the initial one."""
+    """With `true_old` a new window has no old value; Kafka Streams passes the initial value instead."""
     if is_cached(node.store, env) and not node.on_close:
         return noting(node, env, emit)
     store: WindowedValues = env.store(node.store)
@@ -57,7 +57,7 @@ def window_aggregate(node: WindowAggregate, env: Env, emit: Emit, *, true_old: b
 
 
 def noting(node: WindowAggregate, env: Env, emit: Emit) -> Emit:
-    """With a cache: the windows of a record only note what caused their update. This runs for each of them."""
+    """The update of a window with a cache: it only records the cause. This runs for every window of every record."""
     store: WindowedValues = env.store(node.store)
     row_of, update, slices_of, here = store.row, store.update, slicer(node.windows), env.here
     recent, get, put = store.table.recent, store.table.get, store.table.put
@@ -87,7 +87,7 @@ def noting(node: WindowAggregate, env: Env, emit: Emit) -> Emit:
                 time = timestamp
             new = add(key, value, old)
             if before is not None and new is not None and start > expired:
-                put(place, stamped((new, time)))  # a window that is there, not expired: the store's clock knows it
+                put(place, stamped((new, time)))  # live: the store's stream time need not move
             else:
                 update(place, None if new is None else stamped((new, time)), start, known=before is not None)
             touch(place)
@@ -97,7 +97,7 @@ def noting(node: WindowAggregate, env: Env, emit: Emit) -> Emit:
 
 
 def key_at(windows: Windows) -> Callable[[bytes, Any], Windowed]:
-    """The key of a window's result, of where the window is and its key."""
+    """The windowed key of a result, from the window's place and its key."""
     end_of = ends_of(windows)
 
     def run(place: bytes, key: Any) -> Windowed:
@@ -121,7 +121,7 @@ def slicer(windows: Windows) -> Callable[[int], list[Slice]]:
     advance, at, slices = windows.advance, -1, list[Slice]()
 
     def run(timestamp: int) -> list[Slice]:
-        """All timestamps between two starts have the same windows, and records come by time, more or less."""
+        """Caches the windows of the last timestamp: all timestamps between two window starts have the same windows."""
         nonlocal at, slices
         step = timestamp // advance
         if step != at:
@@ -132,7 +132,7 @@ def slicer(windows: Windows) -> Callable[[int], list[Slice]]:
 
 
 def emit_closed(node: WindowAggregate, env: Env, store: WindowedValues, emit: Emit) -> Callable[[int, Headers], None]:
-    """Emits every window once, when it has closed: those whose end lies between the last close time and this one."""
+    """Emits each window once, when it closes: the windows that end between the last close time and this one."""
     closing, end_of = Closing(node.name, env), ends_of(node.windows)
     longest = getattr(node.windows, "longest", node.windows.size)
 
