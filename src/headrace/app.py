@@ -13,8 +13,10 @@ from typing import TYPE_CHECKING, Any, Self
 
 from headrace.checkpoint.changelog_export import Export, Told, no_progress
 from headrace.checkpoint.steps import AtStep, unobserved
+from headrace.config import Config
 from headrace.errors import StageRerunError, StreamsError
 from headrace.model.ids import TaskId
+from headrace.model.windows import milliseconds
 from headrace.query.metrics import Flows, streams_metrics
 from headrace.query.queries import Position, Query, QueryResult
 from headrace.query.rendering import ShownRecord, shown
@@ -22,7 +24,7 @@ from headrace.query.status import Observation
 from headrace.query.views import view_of_last
 from headrace.spark.application_state import QueryStoppedError, State, ended_by_signals
 from headrace.spark.changelogs import write_changelogs
-from headrace.spark.job import Setup, absolute, configuration, log_address, state_directory
+from headrace.spark.job import Setup, absolute, configuration, log_address, remove_old_state, state_directory
 from headrace.spark.stats import ApplicationStats
 from headrace.topology.builder import Topology
 
@@ -30,15 +32,27 @@ if TYPE_CHECKING:
     from headrace.spark.run import Run
 
 _log = logging.getLogger(__name__)
-LOOK = 0.25  # seconds between two looks at how a run is doing
+LOOK = 0.25  # seconds between two checks of a run
 RERUNS = 5  # runs in a row that end because of Spark, without a batch in between
 
 
 class Application:
     """Runs a topology on Spark, exactly once, from the log to the state and back to the log.
 
-    `with Application(...) as app:` starts and stops it; `run()` runs until a signal, `run_available()` until what is in
-    the log has been processed. Settings go by Kafka Streams' names, in `config` with dots or as keywords.
+    `with Application(...) as app:` starts and stops it. `run()` runs it until a signal, `run_available()` until
+    everything in the log has been processed. All durations are milliseconds as `int`, or a `timedelta`.
+
+    `log` is `file:DIRECTORY` or `kafka://HOST:PORT`. `checkpoint` is a directory or the URL of an object store.
+    `spark` is a SparkSession; without one Headrace makes its own, on `master`. `config` is a mapping with Kafka
+    Streams' dotted names or the path of a `.properties` file; the same settings can be given as keywords, which win.
+    A setting that neither gives is looked up in the environment: `HEADRACE_COMMIT_INTERVAL_MS`.
+
+    >>> from headrace import StreamsBuilder
+    >>> builder = StreamsBuilder()
+    >>> builder.stream("lines").to("copies")
+    >>> app = Application("copy", builder.build(), log="file:./data", commit_interval=500)
+    >>> app.state, app.setup.config.commit_interval_ms
+    (<State.CREATED: 'CREATED'>, 500)
     """
 
     State = State
@@ -52,17 +66,18 @@ class Application:
         checkpoint: str | None = None,
         guarantee: str | None = None,
         commit_interval: int | timedelta | None = None,
-        spark: Any = None,  # a SparkSession; without one Headrace makes its own
-        master: str | None = None,  # where Spark runs, if Headrace makes the session
+        spark: Any = None,
+        master: str | None = None,
         config: Mapping[str, Any] | str | Path | None = None,
-        at_step: AtStep = unobserved,  # told of every step of a batch, in whichever process it is taken
+        at_step: AtStep = unobserved,  # called at every step of a batch, in the process that takes it
         **options: Any,
     ) -> None:
         settings = configuration(application_id, config, options, guarantee=guarantee, commit_interval=commit_interval)
-        self.application_id, self.topology = application_id, topology
+        self.application_id, self.topology = application_id, topology.configured(settings)
+        graph = self.topology.graph()
         self.setup = Setup(
             application_id=application_id,
-            graph=topology.graph(),
+            graph=graph,
             config=settings,
             log=log_address(log, settings),
             checkpoint=absolute(checkpoint or f"{application_id}-checkpoint"),
@@ -77,13 +92,11 @@ class Application:
         self._watcher: threading.Thread | None = None
         self._failed: Exception | None = None
         self._paused = False
-        self._totals = ApplicationStats(
-            Flows(topology.graph(), application_id), settings.errors_dead_letter_queue_topic_name
-        )
+        self._totals = ApplicationStats(Flows(graph, application_id), settings.errors_dead_letter_queue_topic_name)
 
     # ------------------------------------------------------------------------------------------- starting, stopping
     def start(self) -> None:
-        """Takes over the checkpoint, delivers what the log lacks, and goes on where the last run ended."""
+        """Takes over the checkpoint, delivers what the log lacks, and continues where the last run ended."""
         with self._lock:
             if self._run is not None:
                 raise StreamsError(f"{self.application_id} is {self._state} already")
@@ -91,6 +104,7 @@ class Application:
             self._become(State.REBALANCING)
             try:
                 self._run = self._opened()
+                remove_old_state(self._run.job)
             except BaseException:
                 self._become(State.ERROR)
                 raise
@@ -99,41 +113,61 @@ class Application:
             self._watcher.start()
 
     def _opened(self) -> Run:
-        # Spark takes a second to import: who only tests a topology need not wait for it.
+        # Importing Spark takes a second, which a test of a topology need not spend.
         from headrace.spark.run import Run  # noqa: PLC0415
 
         return Run(self.setup, self._totals, paused=self._paused)
 
     def stop(self) -> None:
-        """Ends after the batch that is running; what is committed is delivered."""
+        """Ends after the batch that is running, and delivers what is committed.
+
+        A batch that runs for longer than eight seconds is cut off; the next start runs it again.
+        """
+        self._stop(None)
+
+    def close(self, timeout: int | timedelta | None = None) -> bool:
+        """Stops, and waits at most `timeout` (ms or a timedelta) for it; without one it is `stop`.
+
+        True if the batch that was running has ended and everything committed is in the log. Else both are cut off, and
+        the log says so: the next start runs the batch again, or delivers it. No result is lost or written twice.
+        """
+        return self._stop(None if timeout is None else milliseconds(timeout, "the timeout of close") / 1000)
+
+    def _stop(self, timeout: float | None) -> bool:
+        """Stops within so many seconds; True if nothing was cut off."""
+        end = None if timeout is None else time.monotonic() + timeout
         self._over.set()
         watcher = self._watcher
         if watcher is not None and watcher is not threading.current_thread():
-            watcher.join()
+            watcher.join(timeout)
         with self._lock:
             run, self._run, self._watcher = self._run, None, None
             if run is None:
-                return
+                return True
             if self._failed is None:
                 self._become(State.PENDING_SHUTDOWN)
+            is_whole = False
             try:
-                run.close()
+                is_whole = run.close(None if end is None else max(0.0, end - time.monotonic()))
             except Exception:
                 if self._failed is None:
                     raise
             finally:
                 self._become(State.NOT_RUNNING if self._failed is None else State.ERROR)
-
-    def close(self, timeout: float | timedelta | None = None) -> None:
-        """The same as `stop`, which ends within ten seconds."""
-        self.stop()
+        if not is_whole and timeout is not None and self._failed is None:
+            _log.warning(
+                "%s did not stop within %d ms and was cut off: the next start continues with the last batch",
+                self.application_id,
+                timeout * 1000,
+            )
+        return is_whole
 
     def run(self) -> None:
-        """Runs until SIGINT or SIGTERM, until it is stopped, or until something goes wrong."""
+        """Runs until SIGINT or SIGTERM, until another thread stops it, or until it fails."""
         with ended_by_signals() as over, self:
             while not over.wait(LOOK):
                 self._check()
-                if self._state is State.NOT_RUNNING:  # somebody else has stopped it
+                if self._state is State.NOT_RUNNING:  # another thread has stopped it
                     return
 
     def run_available(self) -> None:
@@ -151,10 +185,11 @@ class Application:
     # ---------------------------------------------------------------------------------------------- while it runs
     @property
     def state(self) -> State:
+        """The state, under Kafka Streams' name: CREATED, RUNNING, NOT_RUNNING and so on."""
         return self._state
 
     def on_state_change(self, listener: Callable[[State, State], None]) -> None:
-        """Calls `listener(new, old)` at every change, from whichever thread makes it."""
+        """Calls `listener(new, old)` at every change of the state, in the thread that makes it."""
         self._listeners.append(listener)
 
     def _become(self, state: State) -> None:
@@ -166,7 +201,7 @@ class Application:
                 _log.exception("a listener of %s failed", self.application_id)
 
     def _watch(self) -> None:
-        """Looks after the run: plans it anew when topics have changed, and ends it when something went wrong."""
+        """Checks the run: plans it again when topics have changed, and ends it when it has failed."""
         reruns = 0
         while not self._over.wait(LOOK):
             try:
@@ -178,7 +213,7 @@ class Application:
                 reruns += 1
                 _log.warning("%s", error)
                 self._try_again(error, reruns)
-            except Exception as error:  # noqa: BLE001 - whoever waits for the application is told
+            except Exception as error:  # noqa: BLE001 - `_check` raises it in the thread that waits
                 self._fail(error)
 
     def _try_again(self, error: Exception, reruns: int) -> None:
@@ -215,58 +250,66 @@ class Application:
         return self._run
 
     def pause(self) -> None:
-        """No further batch begins until `resume`; it may be called before `start`."""
+        """Starts no further batch until `resume`; it may be called before `start`."""
         with self._lock:
             self._paused = True
             if self._run is not None:
                 self._run.pause(paused=True)
 
     def resume(self) -> None:
+        """Starts batches again after `pause`."""
         with self._lock:
             self._paused = False
             if self._run is not None:
                 self._run.pause(paused=False)
 
     def snapshot(self) -> None:
-        """Has the state of every task merged into one file of the checkpoint, beside the batches that follow."""
+        """Has the state of every task merged into one file of the checkpoint; batches continue meanwhile."""
         self._running().snapshot()
 
     @property
     def is_paused(self) -> bool:
+        """True after `pause`, until `resume`."""
         return self._paused
 
-    def drain(self, timeout: float | timedelta | None = None) -> None:
-        """Waits until everything in the log has been processed and delivered, and nothing moves any more."""
-        self._drain(lambda: False, timeout.total_seconds() if isinstance(timeout, timedelta) else timeout)
+    def drain(self, timeout: int | timedelta | None = None) -> None:
+        """Waits until everything in the log has been processed and delivered.
 
-    def _drain(self, over: Callable[[], bool], timeout: float | None) -> None:
-        end = None if timeout is None else time.monotonic() + timeout
+        If that takes longer than `timeout` (ms or a timedelta), a `StreamsError` is raised and the application goes on.
+        """
+        self._drain(lambda: False, None if timeout is None else milliseconds(timeout, "the timeout of drain"))
+
+    def _drain(self, over: Callable[[], bool], timeout: int | None) -> None:
+        end = None if timeout is None else time.monotonic() + timeout / 1000
         while not over():
             run = self._running()
             if run.wait(run.settled, 0.02):
                 return
             if end is not None and time.monotonic() > end:
-                raise StreamsError(f"{self.application_id} did not settle in {timeout:g} s")
+                raise StreamsError(f"{self.application_id} did not settle in {timeout} ms")
 
     def clean_up(self) -> None:
-        """Removes the local copies of the state, never the checkpoint; not while it runs."""
+        """Removes the local copies of the state, never the checkpoint; the application must not be running."""
         if self._run is not None:
             raise StreamsError(f"{self.application_id} is {self._state}: stop it before its local state is removed")
         shutil.rmtree(Path(self.setup.state_dir) / self.application_id, ignore_errors=True)
 
     def write_changelogs(self, *, dry_run: bool = False, told: Told = no_progress) -> list[Export]:
-        """Writes the state to where Kafka Streams looks for it, so that a Java application can go on; stop it first."""
+        """Writes the state to Kafka Streams' changelog topics, so that a Java application can continue from it.
+
+        The application must not be running. `told` is called with every partition that is done.
+        """
         return write_changelogs(self.setup, dry_run=dry_run, told=told)
 
-    # ---------------------------------------------------------------------------------------------------- looking in
+    # --------------------------------------------------------------------------------------------- reading the state
     def store(self, name: str) -> Any:
-        """A store of all tasks, for reading; every call is answered as of the last batch."""
-        return view_of_last(name, lambda: self._running().follower.refresh())  # noqa: PLW0108 - other runs may follow
+        """A read-only view of a store over all tasks; every call answers as of the last batch."""
+        return view_of_last(name, lambda: self._running().follower.refresh())  # noqa: PLW0108 - another run may follow
 
     def query(
         self, store: str, query: Query, *, at_least: Position | int | None = None, as_of: int | None = None
     ) -> QueryResult:
-        """Answers as of the last batch, which must have reached `at_least`, or as of an earlier one that is kept."""
+        """Answers a query as of the last batch, which must have reached `at_least`, or of an earlier one, `as_of`."""
         return self._running().follower.query(store, query, at_least=at_least, as_of=as_of)
 
     def metadata_for_key(self, store: str, key: Any) -> TaskId:
@@ -274,26 +317,34 @@ class Application:
         return self._running().task_of(store, key)
 
     def metrics(self) -> dict[str, float]:
-        """Counts and times in milliseconds, under Kafka Streams' names; parts of a count stand behind a slash."""
+        """Counts and times in milliseconds, under Kafka Streams' names; the parts of a count follow a slash."""
         return streams_metrics(self.observe(), self._running().coordinator.ledger)
 
     def samples(self, node: str) -> list[ShownRecord]:
-        """The last records that went into a source or out of a sink, as text."""
+        """The last records that a source read or a sink wrote, as text."""
         return shown(self.setup.graph, self.setup.config, node, self._totals.samples(node))
 
     def observe(self) -> Observation:
-        """How it is doing, for a dashboard."""
+        """The state of the application and of its last batches, for a dashboard."""
         run, failed = self._run, self._failed
         known: dict[str, Any] = {} if run is None else run.observed()
         error = None if failed is None else str(failed)
         return Observation(state=self._state, paused=self._paused, error=error, **known)
 
 
-def read_store(spark: Any, checkpoint: str | Path, store: str, batch: int | None = None, **options: Any) -> Any:
-    """A store as a Spark DataFrame, after a batch that is kept, by default the last one.
+def read_store(
+    spark: Any,
+    checkpoint: str | Path,
+    store: str,
+    batch: int | None = None,
+    *,
+    topology: Topology | None = None,
+    config: Config | None = None,
+) -> Any:
+    """A store as a Spark DataFrame, as of a batch that is kept, or of the last one.
 
-    `options` are the topology, where serdes are not Headrace's own, and its config.
+    Serdes that are not Headrace's own need the topology, and defaults of the application its config.
     """
     from headrace.spark.store_frames import read_store as read  # noqa: PLC0415
 
-    return read(spark, checkpoint, store, batch, **options)
+    return read(spark, checkpoint, store, batch, topology=topology, config=config)

@@ -1,13 +1,11 @@
 """Settings: Kafka Streams' names and values, and what is said about wrong ones."""
 
 import logging
-from dataclasses import fields
 from datetime import timedelta
 
 import pytest
 
-from headrace.config import Config
-from headrace.config.settings import _READERS
+from headrace.config import Config, environment, settings
 from headrace.errors import ConfigError
 
 EVERY_OPTIMIZATION = {"reuse.ktable.source.topics", "merge.repartition.topics", "single.store.self.join"}
@@ -20,10 +18,6 @@ def test_without_settings_there_are_defaults():
     assert config.emit_interval_ms == 1000
     assert config.processing_guarantee == "exactly_once"
     assert config.extra == {}
-
-
-def test_every_setting_can_be_read():
-    assert {field.name for field in fields(Config)} == _READERS.keys() | {"extra"}
 
 
 def test_dotted_names_and_keywords_are_the_same_and_keywords_win():
@@ -51,7 +45,6 @@ def test_a_setting_of_none_is_not_set():
         ("dsl.store.suppliers.class", type("InMemoryDslStoreSuppliers", (), {}), "dsl_store_suppliers_class", "memory"),
         ("default.dsl.store", "rocksDB", "dsl_store_suppliers_class", "persistent"),
         ("default.dsl.store", "in_memory", "dsl_store_suppliers_class", "memory"),
-        ("dsl.store.format", "headers", "dsl_store_format", "HEADERS"),
         ("processing.guarantee", "exactly_once_beta", "processing_guarantee", "exactly_once"),
         ("processing.guarantee", "at_least_once", "processing_guarantee", "at_least_once"),
         ("topology.optimization", "none", "topology_optimization", frozenset()),
@@ -73,8 +66,10 @@ def test_a_setting_of_none_is_not_set():
         ("production.exception.handler", print, "production_exception_handler", print),
         ("ensure.explicit.internal.resource.naming", "TRUE", "ensure_explicit_internal_resource_naming", True),
         ("max.task.idle.ms", -1, "max_task_idle_ms", -1),
-        ("window.size.ms", "500", "window_size_ms", 500),
         ("default.key.serde", "LongSerde", "default_key_serde", "LongSerde"),
+        ("key.serde", "LongSerde", "default_key_serde", "LongSerde"),
+        ("value.serde", "LongSerde", "default_value_serde", "LongSerde"),
+        ("replication.factor", "3", "replication_factor", 3),
     ],
 )
 def test_a_value_is_understood(name, value, attribute, expected):
@@ -93,7 +88,9 @@ def test_a_value_is_understood(name, value, attribute, expected):
         ("emit.interval.ms", "1s", "milliseconds"),
         ("dsl.store.suppliers.class", "papyrus", "persistent, memory"),
         ("dsl.store.suppliers.class", 5, "persistent, memory"),
-        ("dsl.store.format", "AVRO", "DEFAULT, PLAIN, HEADERS"),
+        ("dsl.store.format", "AVRO", "DEFAULT, PLAIN"),
+        ("dsl.store.format", "headers", "no headers"),
+        ("replication.factor", 0, "at least 1"),
         ("processing.guarantee", "at_most_once", "records would be lost"),
         ("processing.guarantee", "twice", "exactly_once"),
         ("topology.optimization", "some", '"none", "all"'),
@@ -118,12 +115,81 @@ def test_dead_letters_need_a_topic(kind):
     Config.of(settings, errors_dead_letter_queue_topic_name="dead")
 
 
-def test_what_is_not_understood_is_kept_and_named_once(caplog):
-    with caplog.at_level(logging.WARNING):
-        config = Config.of({"rocksdb.config.setter": "x", "application.id": "a", "acks": "all"})
-    assert config.extra == {"rocksdb.config.setter": "x", "acks": "all"}
-    assert [record.getMessage() for record in caplog.records] == [
-        "settings without a meaning here, kept but not used: acks, rocksdb.config.setter"
+@pytest.fixture
+def said(caplog, monkeypatch):
+    """The warnings since the last call, in a process that has warned of nothing yet."""
+    monkeypatch.setattr(settings, "_named", set())
+    monkeypatch.setattr(environment, "_named", set())
+    caplog.set_level(logging.WARNING)
+
+    def since():
+        messages = [record.getMessage() for record in caplog.records]
+        caplog.clear()
+        return messages
+
+    return since
+
+
+def test_a_setting_without_effect_is_named_once_with_the_reason(said):
+    given = {"rocksdb.config.setter": "x", "application.id": "a", "acks": "all", "my.own": 1, "topic.segment.ms": 5}
+    assert Config.of(given).extra == {name: value for name, value in given.items() if name != "application.id"}
+    assert said() == [
+        "the setting rocksdb.config.setter has no effect: stores are kept in LMDB, not in RocksDB",
+        "the setting acks has no effect: give it to one kind of client, as consumer.acks, producer.acks or admin.acks",
+        "the setting my.own has no effect: nothing here reads it (`headrace config` lists the settings)",
+        "the setting topic.segment.ms has no effect: internal topics are not in the log",
+    ]
+    Config.of(given)
+    assert said() == []
+
+
+@pytest.mark.parametrize("name", ["num.standby.replicas", "window.size.ms", "buffered.records.per.partition"])
+def test_what_kafka_streams_has_and_headrace_has_not_is_no_error(name, said):
+    Config.of({name: 1})
+    assert said()[0].startswith(f"the setting {name} has no effect: ")
+
+
+@pytest.mark.parametrize(
+    "name, meant",
+    [
+        ("commit.intervall.ms", "commit.interval.ms"),
+        ("default.key.serd", "default.key.serde"),
+        ("securty.protocol", "security.protocol"),
+        ("num.standby.replica", "num.standby.replicas"),
+    ],
+)
+def test_a_misspelt_setting_is_refused_with_a_guess(name, meant):
+    with pytest.raises(ConfigError, match=f"there is no setting '{name}': did you mean '{meant}'"):
+        Config.of({name: 1})
+
+
+def test_settings_of_clients_are_passed_on_with_the_replication_factor(said):
+    given = {"security.protocol": "SSL", "producer.linger.ms": 1}
+    assert Config.of(given, replication_factor=3).client_settings == {**given, "replication.factor": 3}
+    assert said() == []
+
+
+def test_keywords_come_before_the_file_before_the_environment_before_defaults(tmp_path):
+    file = tmp_path / "streams.properties"
+    file.write_text("commit.interval.ms=2\nnum.partitions=2\n")
+    variables = {
+        "HEADRACE_COMMIT_INTERVAL_MS": "1",
+        "HEADRACE_NUM_PARTITIONS": "1",
+        "HEADRACE_EMIT_INTERVAL_MS": "1",
+        "HEADRACE_SASL_PASSWORD": "secret",
+    }
+    config = Config.of(file, environment=variables, commit_interval_ms=3)
+    assert (config.commit_interval_ms, config.num_partitions, config.emit_interval_ms) == (3, 2, 1)
+    assert config.max_task_idle_ms == 0
+    assert config.extra == {"sasl.password": "secret"}
+
+
+def test_an_environment_variable_that_is_no_setting_is_named_with_a_guess(said):
+    variables = {"HEADRACE_COMIT_INTERVAL_MS": "1", "HEADRACE_LOG": "file:x", "HEADRACE_NOTHING_AT_ALL": "", "A": ""}
+    assert Config.of(environment=variables) == Config()
+    assert said() == [
+        "the environment variable HEADRACE_COMIT_INTERVAL_MS is no setting: did you mean HEADRACE_COMMIT_INTERVAL_MS?",
+        "the environment variable HEADRACE_NOTHING_AT_ALL is no setting: `headrace config` lists the settings",
     ]
 
 

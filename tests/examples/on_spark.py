@@ -15,7 +15,7 @@ from headrace.state.spec import BufferKind, SubscriptionKind, VersionedKind
 from headrace.testing import TopologyTestDriver
 from tests.examples.playing import generated
 
-PATIENCE = 120.0
+PATIENCE_MS = 120_000
 # Several batches are made of the events; and what the clock would let out later comes out at once.
 SETTINGS = {"batch.max.records": 100, "emit.interval.ms": 0}
 
@@ -91,7 +91,7 @@ def on_spark(case: Case, partitions: int, folder: Path) -> Tables:
     topology, events, log = case.topology(), case.events(), f"file:{folder}/log"
     write(log, case.inputs(), case.results(), events, partitions)
     with application(case.example.APPLICATION, topology, log, folder) as app:
-        app.drain(PATIENCE)
+        app.drain(PATIENCE_MS)
         kept = stores(topology, app.store, events)
     return {topic: folded(read(log, topic, case.results())) for topic in case.results()} | kept
 

@@ -12,7 +12,7 @@ from examples import read_process_write, reprocess, word_count
 from headrace import Record, serde
 from headrace.cli.main import exit_code
 from tests.examples.on_spark import (
-    PATIENCE,
+    PATIENCE_MS,
     Case,
     Table,
     Tables,
@@ -114,7 +114,7 @@ def test_payments_come_out_of_the_loop_by_hand_as_out_of_the_topology(tmp_path: 
     write(log, read_process_write.TOPICS, outputs, generated(read_process_write, 300), partitions=2)
     with application(read_process_write.APPLICATION, read_process_write.build(), log, tmp_path) as app:
         assert read_process_write.run_by_hand(log, by_hand, idle=0) == 300
-        app.drain(PATIENCE)
+        app.drain(PATIENCE_MS)
     in_euros = by_key(read(log, read_process_write.IN_EUROS, outputs))
     assert in_euros
     assert by_key(read(log, by_hand, outputs)) == in_euros
@@ -136,8 +136,8 @@ def test_two_versions_run_side_by_side_are_compared_and_the_second_takes_over(vi
     first, second = counts("build", reprocess.COUNTS), counts("build_version_2", reprocess.COUNTS_2)
     old = application(reprocess.APPLICATION, reprocess.build(), visits, tmp_path)
     with old, application(reprocess.APPLICATION_2, reprocess.build_version_2(), visits, tmp_path) as new:
-        old.drain(PATIENCE)
-        new.drain(PATIENCE)
+        old.drain(PATIENCE_MS)
+        new.drain(PATIENCE_MS)
         assert reprocess.compare(visits) == reprocess.differences(first, second)
         assert reprocess.current_counts(visits) == first
         reprocess.switch(visits, reprocess.COUNTS_2)

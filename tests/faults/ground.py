@@ -31,6 +31,7 @@ from tests.faults.life import SCENE, Scene
 
 ROOT = Path(__file__).parents[2]
 PATIENCE = 600  # seconds; only a run that hangs waits for so long
+PATIENCE_MS = 1000 * PATIENCE
 Row = tuple[int, bytes | None, bytes | None, int, Any]
 
 
@@ -79,7 +80,7 @@ class Ground:
     def run(self, **changes: Any) -> None:
         """Runs in this process until nothing is left to do."""
         with msgspec.structs.replace(self.scene, **changes).application() as app:
-            app.drain(PATIENCE)
+            app.drain(PATIENCE_MS)
 
     def feed(self, count: int) -> None:
         """Writes more input."""

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from headrace.errors import StreamsError
-from tests.faults.ground import PATIENCE, Ground
+from tests.faults.ground import PATIENCE_MS, Ground
 from tests.log.harness import flip
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
@@ -60,10 +60,10 @@ def test_local_state_is_rebuilt_and_never_used_if_it_is_another(ground: Callable
     with place.scene.application() as app:
         for change in WAYS:  # and while it runs
             place.feed(8)
-            app.drain(PATIENCE)
+            app.drain(PATIENCE_MS)
             change(state, old)
         place.feed(8)
-        app.drain(PATIENCE)
+        app.drain(PATIENCE_MS)
     whole.feed(place.fed - whole.fed)
     whole.run()
     assert (place.outputs(), place.stores()) == (whole.outputs(), whole.stores())

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import contextmanager, suppress
 from dataclasses import replace
+from functools import partial
 from typing import Any, Self
 from uuid import uuid4
 
@@ -97,8 +98,16 @@ class Room:
     def topic(self, name: str) -> Topic:
         return self._topic(self._do(self._log.topic, self._in(name)))
 
-    def create_topic(self, name: str, partitions: int = 1, config: Mapping[str, str | int] | None = None) -> Topic:
-        return self._topic(self._do(self._log.create_topic, self._in(name), partitions, config))
+    def create_topic(
+        self,
+        name: str,
+        partitions: int = 1,
+        config: Mapping[str, str | int] | None = None,
+        *,
+        replication_factor: int | None = None,
+    ) -> Topic:
+        create = partial(self._log.create_topic, replication_factor=replication_factor)
+        return self._topic(self._do(create, self._in(name), partitions, config))
 
     def delete_topic(self, name: str) -> None:
         self._do(self._log.delete_topic, self._in(name))

@@ -46,7 +46,7 @@ def test_words_are_counted_once_over_several_runs(broker_address: str, tmp_path:
         admin.create_topic(word_count.OUTPUT, partitions=1)
     produce(broker_address, LINES)
     with application(broker_address, tmp_path) as app:
-        app.drain(timeout=60)
+        app.drain(timeout=60_000)
         assert {key: value.value for key, value in app.store(word_count.STORE).all()} == WORDS
     first = counted(broker_address)
     assert dict(first) == WORDS

@@ -229,7 +229,7 @@ def test_changelogs_are_written_from_the_command_line_once(
         return {row["store"]: (row["entries"], row["written"], row["deleted"]) for row in rows}
 
     with app:
-        app.drain(60)
+        app.drain(60_000)
         with pytest.raises(AlreadyRunningError):
             app.write_changelogs()
     would = exported("--dry-run")

@@ -98,7 +98,7 @@ def test_what_shares_deliver_is_what_one_process_delivers(
 ):
     begin(log, room)
     with application(broker_address, room, tmp_path, **{"processing.guarantee": guarantee}) as app:
-        app.drain(timeout=60)
+        app.drain(timeout=60_000)
         assert app.metrics()["process-total"] == LINES
     assert outputs(log, room) == reference
     assert sum(map(len, reference.values())) == 5 * LINES
@@ -122,7 +122,7 @@ def test_what_is_refused_in_a_share_stops_the_application_and_is_delivered_when_
         pytest.raises(RecordTooLargeError, match=f"{room}loud") as error,
         application(broker_address, room, tmp_path) as app,
     ):
-        app.drain(timeout=60)
+        app.drain(timeout=60_000)
     assert "is committed in" in "".join(error.value.__notes__)
     log.alter_config(f"{room}loud", {"max.message.bytes": 1000})
     log.append([(TopicPartition(f"{room}lines", 0), Records([b"k"], [b"a b0 c0"], [LINES * 10]))])

@@ -19,7 +19,7 @@ from headrace.testing import KafkaBroker
 from headrace.testing.broker import _free_port
 from tests.kafka.acls import allow
 from tests.log.harness import until
-from tests.spark.places import PATIENCE, Place, wait_for
+from tests.spark.places import PATIENCE_MS, Place, wait_for
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark]
 kafka: Any = confluent_kafka
@@ -78,7 +78,7 @@ def test_what_was_aborted_or_compacted_is_no_gap_to_an_application(place: Place)
             found = [row for chunk in log.read(source(place), start, end - 1) for row in chunk.rows()]
             assert found == [row for row in rows if start <= row[0] < end - 1]
     with place.app(copying(place), config={"batch.max.records": 2}) as app:
-        app.drain(PATIENCE)
+        app.drain(PATIENCE_MS)
     assert [value.encode() for value in out(place)] == [row[2] for row in rows]
 
 
@@ -95,7 +95,7 @@ def test_partitions_that_a_topic_gets_are_read(place: Place):
     create(place)
     with place.app(copying(place)) as app:
         append(place, "a")
-        app.drain(PATIENCE)
+        app.drain(PATIENCE_MS)
         with Admin(place.log) as admin:
             admin.add_partitions(source(place).topic, 3)
         place.send(source(place).topic, "b", partition=2)
@@ -106,7 +106,7 @@ def test_a_topic_that_is_deleted_and_made_anew_stops_an_application_that_runs(pl
     create(place)
     append(place, "a")
     with place.app(copying(place)) as app:
-        app.drain(PATIENCE)
+        app.drain(PATIENCE_MS)
         with Admin(place.log) as admin:
             admin.delete_topic(source(place).topic)
             admin.create_topic(source(place).topic)
@@ -121,9 +121,9 @@ def test_where_retention_was_quicker_it_goes_on_by_policy_and_counts_what_it_nev
 ):
     overtaken(place)
     with place.app(copying(place), config={"auto.offset.reset": reset}) as app:
-        app.drain(PATIENCE)
+        app.drain(PATIENCE_MS)
         append(place, "new")
-        app.drain(PATIENCE)
+        app.drain(PATIENCE_MS)
         assert app.metrics()["dropped-records-total/retention"] == 7 - len(seen)
     assert out(place) == ["a", *seen, "new"]
 

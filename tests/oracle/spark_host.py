@@ -63,7 +63,7 @@ class SparkHost:
         pass
 
     def settle(self) -> None:
-        self.app.drain(timeout=60)
+        self.app.drain(timeout=60_000)
 
     def produced_topics(self) -> Collection[str]:
         return [name for name in self.log.topics() if self.log.extents([name])[TopicPartition(name, 0)].end > 0]

@@ -9,7 +9,8 @@ from typing import Any
 
 from headrace import Admin, Application, Consumer, Producer, Topology, serde
 
-PATIENCE = 60.0
+PATIENCE = 60.0  # seconds
+PATIENCE_MS = 60_000
 
 
 class Place:

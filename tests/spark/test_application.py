@@ -64,7 +64,7 @@ def counted(address: str) -> list[tuple[str, int]]:
 def test_words_are_counted_over_all_partitions_and_the_store_can_be_read(address: str, tmp_path: Path):
     produce(address, LINES)
     with application(address, tmp_path) as app:
-        app.drain(timeout=60)
+        app.drain(timeout=60_000)
         counts = app.store("counts-store")
         assert {key: value.value for key, value in counts.all()} == WORDS
         assert counts.get("kafka").value == 3
@@ -75,7 +75,7 @@ def test_spark_writes_down_no_more_than_the_first_of_many_batches(address: str, 
     with application(address, tmp_path) as app:
         for line in LINES:  # at least one batch each
             produce(address, [line])
-            app.drain(timeout=60)
+            app.drain(timeout=60_000)
         own = Path(tempfile.gettempdir()).glob(f"headrace-query-{os.getpid()}-*/spark")
         assert [len(list(folder.glob("offsets/[0-9]*"))) for folder in own] == [1]
     assert dict(counted(address)) == WORDS

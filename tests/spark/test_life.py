@@ -13,7 +13,7 @@ from headrace import Admin, Application, Punctuation, Record, StreamsBuilder, St
 from headrace.errors import ProcessingError
 from headrace.topology.builder import Topology
 from headrace.topology.processor import ProcessorContext
-from tests.spark.places import PATIENCE, Place, wait_for
+from tests.spark.places import PATIENCE, PATIENCE_MS, Place, wait_for
 
 pytestmark = pytest.mark.spark
 
@@ -55,7 +55,7 @@ def test_an_application_waits_for_its_first_record(place: Place):
         query = app._running()._host._query  # pyright: ignore[reportOptionalMemberAccess]
         wait_for(app, lambda: query.status["message"] == "Waiting for data to arrive")
         place.send("in", "a")
-        app.drain(PATIENCE)
+        app.drain(PATIENCE_MS)
     assert place.read("out") == ["a"]
 
 
@@ -64,7 +64,7 @@ def test_a_second_instance_is_refused_and_the_first_goes_on(place: Place):
         with pytest.raises(StreamsError, match=r"another instance runs .* to scale out, give Spark more executors"):
             place.app(copying()).start()
         place.send("in", "a")
-        first.drain(PATIENCE)
+        first.drain(PATIENCE_MS)
         assert place.read("out") == ["a"]
 
 
@@ -74,10 +74,10 @@ def test_a_paused_application_reads_nothing_until_it_is_resumed(place: Place):
     with app:
         place.send("in", "a")
         with pytest.raises(StreamsError, match="did not settle"):
-            app.drain(timeout=1)
+            app.drain(timeout=1000)
         assert place.read("out") == []
         app.resume()
-        app.drain(PATIENCE)
+        app.drain(PATIENCE_MS)
         assert place.read("out") == ["a"]
 
 
@@ -89,7 +89,7 @@ def test_what_a_function_raises_stops_the_application_and_reaches_whoever_waits(
     with app:
         place.send("in", "one")
         with pytest.raises(ProcessingError, match=r"KSTREAM-MAPVALUES-0000000001 failed on .*in") as raised:
-            app.drain(PATIENCE)
+            app.drain(PATIENCE_MS)
         assert isinstance(raised.value.__cause__, ValueError)
         assert over.wait(PATIENCE)
     assert app.state == "ERROR"
@@ -99,7 +99,7 @@ def test_partitions_that_a_topic_gets_are_read_where_there_is_no_state(place: Pl
     place.create("in", "out")
     with place.app(copying()) as app:
         place.send("in", "a")
-        app.drain(PATIENCE)
+        app.drain(PATIENCE_MS)
         with Admin(place.log) as admin:
             admin.add_partitions("in", 3)
         place.send("in", "b", partition=2)
@@ -110,7 +110,7 @@ def test_partitions_that_a_topic_gets_stop_a_sub_topology_with_state(place: Plac
     place.create("in")
     with place.app(counting()) as app:
         place.send("in", "a")
-        app.drain(PATIENCE)
+        app.drain(PATIENCE_MS)
         with Admin(place.log) as admin:
             admin.add_partitions("in", 2)
         with pytest.raises(StreamsError, match=r"had 1 tasks and now has 2, and its state \(counts\) .* rescaled"):
@@ -121,7 +121,7 @@ def test_topics_that_match_a_pattern_are_read_when_they_appear(place: Place):
     place.create("in-1", "out")
     with place.app(copying(topics=(), pattern=re.compile("in-.*"))) as app:
         place.send("in-1", "a")
-        app.drain(PATIENCE)
+        app.drain(PATIENCE_MS)
         place.create("in-2")
         place.send("in-2", "b")
         wait_for(app, lambda: place.read("out") == ["a", "b"])
@@ -138,7 +138,7 @@ def test_a_source_begins_where_its_reset_policy_says(place: Place, reset: str, s
     place.send("in", "old")
     with place.app(copying(offset_reset=reset)) as app:
         place.send("in", "new")
-        app.drain(PATIENCE)
+        app.drain(PATIENCE_MS)
     assert place.read("out") == seen
 
 
@@ -174,7 +174,7 @@ def test_a_processor_keeps_its_attributes_and_schedules_from_batch_to_batch(plac
     with place.app(builder.build()) as app:
         for value in "abcd":
             place.send("in", value)
-            app.drain(PATIENCE)
+            app.drain(PATIENCE_MS)
         wait_for(app, lambda: sorted(place.read("out")) == ["a1", "b2", "c3", "d4", "tick"])
 
 
@@ -182,8 +182,8 @@ def test_applications_live_side_by_side_in_one_session(place: Place, tmp_path: P
     other = Application("other", counting(), place.log, checkpoint=str(tmp_path / "other"))
     with place.app(copying()) as app, other:
         place.send("in", "a", "a")
-        app.drain(PATIENCE)
-        other.drain(PATIENCE)
+        app.drain(PATIENCE_MS)
+        other.drain(PATIENCE_MS)
         assert place.read("out") == ["a", "a"]
         assert other.store("counts").get("a").value == 2
 
@@ -192,7 +192,7 @@ def test_cleaning_up_removes_the_local_state_and_nothing_else(place: Place):
     app = place.app(counting())
     with app:
         place.send("in", "a")
-        app.drain(PATIENCE)
+        app.drain(PATIENCE_MS)
         with pytest.raises(StreamsError, match="RUNNING"):
             app.clean_up()
     assert (place.folder / "state" / "life").exists()
@@ -200,7 +200,7 @@ def test_cleaning_up_removes_the_local_state_and_nothing_else(place: Place):
     assert not (place.folder / "state" / "life").exists()
     with app:
         place.send("in", "a")
-        app.drain(PATIENCE)
+        app.drain(PATIENCE_MS)
         assert app.store("counts").get("a").value == 2
 
 
@@ -242,6 +242,6 @@ def test_a_record_that_the_log_would_refuse_is_refused_before_it_is_committed(pl
         place.app(builder.build()).run_available()
     left_out = place.app(builder.build(), production_exception_handler="continue")
     with left_out:
-        left_out.drain(PATIENCE)
+        left_out.drain(PATIENCE_MS)
         assert left_out.metrics()["dropped-records-total"] == 1
     assert place.read("out") == ["a" * 100]

@@ -48,15 +48,18 @@ def changelog_name(application: str, store: str) -> str:
     return f"{application}-{store}-changelog"
 
 
-def changelog_settings(kind: Kind) -> dict[str, str]:
-    """What Kafka Streams would create the topic with.
+def changelog_settings(kind: Kind, additional_retention: int = DAY) -> dict[str, str]:
+    """The settings with which Kafka Streams creates the topic; windows stay in it longer than in the store.
 
     >>> changelog_settings(SessionKind(1000))
     {'cleanup.policy': 'compact,delete', 'retention.ms': '86401000'}
     """
     match kind:
         case WindowKind(retention=retention) | SessionKind(retention=retention):
-            return {"cleanup.policy": "compact,delete", "retention.ms": str(min(retention + DAY, LONGEST))}
+            return {
+                "cleanup.policy": "compact,delete",
+                "retention.ms": str(min(retention + additional_retention, LONGEST)),
+            }
         case VersionedKind(history=history):
             return {"cleanup.policy": "compact", "min.compaction.lag.ms": str(min(history + DAY, LONGEST))}
         case _:
@@ -139,7 +142,9 @@ class Exporter:
                             f"{store!r}: delete the topic, and it is made anew"
                         )
                     if there is None and partition == 0 and not dry_run:
-                        self.log.create_topic(topic, tasks, changelog_settings(self.graph.stores[store].kind))
+                        additional = self.config.windowstore_changelog_additional_retention_ms
+                        settings = changelog_settings(self.graph.stores[store].kind, additional)
+                        self.log.create_topic(topic, tasks, settings)
                     yield self._partition(owner, state, store, partition, is_new=there is None, dry_run=dry_run)
 
     @contextmanager

@@ -230,17 +230,22 @@ class Coordinator:
         """Waits until the log has everything that is committed."""
         self._deliveries.drain()
 
-    def close(self) -> None:
-        """Delivers what is committed, and lets another instance follow at once."""
-        try:
-            self.drain()
-        finally:
-            self.abandon()
-            self._ownership.release()
+    def close(self, timeout: float | None = None) -> bool:
+        """Delivers what is committed, and lets another instance follow at once.
 
-    def abandon(self) -> None:
-        """Stops at once, and leaves everything to whoever comes next."""
-        self._deliveries.stop()
+        With a timeout, in seconds, a delivery that takes longer is left to the next start; then the answer is False.
+        """
+        is_delivered = False
+        try:
+            is_delivered = self._deliveries.drain(timeout)
+        finally:
+            self.abandon(None if is_delivered or timeout is None else 0.0)
+            self._ownership.release()
+        return is_delivered
+
+    def abandon(self, patience: float | None = None) -> None:
+        """Stops at once, and leaves everything to the next instance; a delivery under way gets `patience` seconds."""
+        self._deliveries.stop(patience)
         self._upkeep.stop()
 
     def __enter__(self) -> Self:

@@ -42,12 +42,15 @@ class SerialExecutor:
         if self._error is not None:
             raise self._error
 
-    def drain(self) -> None:
-        """Waits until all is done."""
+    def drain(self, timeout: float | None = None) -> bool:
+        """Waits until all is done, for some seconds or for ever; False if it is not done by then."""
+        is_done = True
         if self._room:
             with self._changed:
-                self._changed.wait_for(lambda: self._error or not (self._waiting or self._busy))
+                done = self._changed.wait_for(lambda: self._error or not (self._waiting or self._busy), timeout)
+                is_done = bool(done)
         self.check()
+        return is_done
 
     def stop(self, patience: float | None = None) -> None:
         """Lets what is under way come to its end, for some seconds or for ever, and nothing else begin."""

@@ -26,7 +26,7 @@ from headrace.serde.primitives import STRING
 from headrace.spark.application_state import State, ended_by_signals
 from headrace.web.server import Server
 
-PATIENCE = 60.0  # seconds
+PATIENCE = 60_000  # ms
 _log = logging.getLogger(__name__)
 
 

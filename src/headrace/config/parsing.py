@@ -1,4 +1,7 @@
-"""How the text or object given for a setting becomes its value; a `ValueError` says what would have been right."""
+"""Parsers of settings: from the text or object that a user gives to the value.
+
+A parser raises a `ValueError` that says what to give instead.
+"""
 
 from __future__ import annotations
 
@@ -42,6 +45,11 @@ _STORES: dict[str, StoreKind] = {
 
 
 def text(value: Any) -> str:
+    """A text that is not empty.
+
+    >>> text(" shop ")
+    'shop'
+    """
     if isinstance(value, str) and value.strip():
         return value.strip()
     raise ValueError("give a text that is not empty")
@@ -63,7 +71,7 @@ def whole(value: Any, *, at_least: int | None = 0) -> int:
 
 
 def offset_reset(value: Any) -> str | int:
-    """Where to begin to read: a word, or a time back from now.
+    """Where to start reading: a word, or a duration back from now.
 
     >>> offset_reset("by_duration:P1DT2H"), offset_reset("latest")
     (93600000, 'latest')
@@ -81,16 +89,19 @@ def offset_reset(value: Any) -> str | int:
 
 
 def time_scope(value: Any) -> str:
+    """The tasks that share one stream time: each its own, or all of them."""
     if value not in {"task", "application"}:
         raise ValueError("give task or application")
     return value
 
 
 def positive(value: Any) -> int:
+    """A whole number of at least 1."""
     return whole(value, at_least=1)
 
 
 def any_whole(value: Any) -> int:
+    """A whole number, negative ones too."""
     return whole(value, at_least=None)
 
 
@@ -109,6 +120,11 @@ def milliseconds(value: Any) -> int:
 
 
 def yes_or_no(value: Any) -> bool:
+    """True or false, as a bool or as text.
+
+    >>> yes_or_no("TRUE")
+    True
+    """
     answer = {"true": True, "false": False}.get(str(value).strip().lower())
     if answer is None:
         raise ValueError("give true or false")
@@ -134,7 +150,7 @@ def handler(value: Any) -> Handler:
 
 
 def store_kind(value: Any) -> StoreKind:
-    """Where tables live: a word, Kafka's class of suppliers by name, or a class that is called as one of these.
+    """Where tables are kept: a word, the name of a class of suppliers of Kafka's, or a class of that name.
 
     >>> store_kind("org.apache.kafka.streams.state.BuiltInDslStoreSuppliers$InMemoryDslStoreSuppliers")
     'memory'
@@ -144,8 +160,27 @@ def store_kind(value: Any) -> StoreKind:
 
 
 def store_format(value: Any) -> str:
-    formats = {name: name for name in ("DEFAULT", "PLAIN", "HEADERS")}
-    return _one_of(formats, value.upper() if isinstance(value, str) else value)
+    """The format of the DSL's stores, of which Headrace has the plain one.
+
+    >>> store_format("plain")
+    'PLAIN'
+    """
+    name = value.upper() if isinstance(value, str) else value
+    if name == "HEADERS":
+        raise ValueError("stores keep values and timestamps, but no headers: give DEFAULT or PLAIN")
+    return _one_of({"DEFAULT": "DEFAULT", "PLAIN": "PLAIN"}, name)
+
+
+def replication_factor(value: Any) -> int:
+    """How many copies a topic has: at least 1, or -1 for the default of the broker.
+
+    >>> replication_factor("3")
+    3
+    """
+    number = whole(value, at_least=None)
+    if number < 1 and number != -1:
+        raise ValueError("give at least 1, or -1 for the broker's default")
+    return number
 
 
 def optimization(value: Any) -> frozenset[str]:
@@ -165,7 +200,7 @@ def optimization(value: Any) -> frozenset[str]:
 
 
 def as_given(value: Any) -> Any:
-    """Understood by a layer above, which knows the serdes and the extractors."""
+    """The value itself: `runtime.serdes` and `runtime.compile` parse serdes and extractors."""
     return value
 
 

@@ -1,171 +1,385 @@
-"""The settings of an application, in one frozen object."""
+"""Every setting of an application: one table, and the object that holds the values.
+
+The fields of `Config` are the table. A row gives the name (an underscore for each dot of Kafka Streams' name), the
+type, the default, the function that parses what a user gives, the meaning, and the module that reads the setting.
+`tests/config/test_settings_table.py` fails for a row that its module does not read.
+
+Three kinds of names are not in the table: `OTHER_NAMES` are older names of settings, `WITHOUT_EFFECT` are settings of
+Kafka Streams that mean nothing here (each is named once in the log, with the reason), and the settings of Kafka's
+clients (`CLIENT_PREFIXES`), which `Config.client_settings` passes on to them.
+"""
+
+# ruff: noqa: RUF009 - setting() returns a dataclass field
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import Field, dataclass, field, fields
+from difflib import get_close_matches
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Self
 
 from headrace.config import parsing
+from headrace.config.environment import settings_in
 from headrace.config.parsing import Guarantee, Handler, StoreKind
 from headrace.config.properties import read_properties
 from headrace.errors import ConfigError
 
 _log = logging.getLogger(__name__)
+_MB = 1024 * 1024
+
+
+def setting(default: Any, parse: Callable[[Any], Any], meaning: str, read_by: str) -> Any:
+    """One row of the table, as a field of `Config`."""
+    return field(default=default, metadata={"parse": parse, "meaning": meaning, "read_by": read_by})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Config:
-    """Every setting under Kafka Streams' name, with an underscore for each dot, and some of our own.
+    """The settings of one application, frozen.
 
-    `default_key_serde`, `default_value_serde` and `default_timestamp_extractor` are kept as they were given: an object,
-    or the name of a Kafka class. `extra` has what is not understood, under the names that were given.
+    `default_key_serde`, `default_value_serde` and `default_timestamp_extractor` hold what was given: an object, or the
+    name of a Kafka class. `extra` holds every setting that is not in the table, under the name that was given.
+
+    >>> config = Config.of({"commit.interval.ms": "500"}, emit_interval_ms=0)
+    >>> config.commit_interval_ms, config.emit_interval_ms, config.num_partitions
+    (500, 0, 1)
     """
 
-    application_id: str | None = None
-    auto_create_topics_enable: bool = True  # topics that are named and not there
-    auto_offset_reset: str | int = "earliest"  # or latest, none, by_duration:PT..., or so many ms back
-    batch_max_records: int = 200_000  # of one partition, in one batch; ours
-    batch_max_bytes: int = 64 * 1024 * 1024  # the same, as far as it can be told from the batch before; ours
-    bootstrap_servers: str | None = None
-    buffered_records_per_partition: int = 1000
-    commit_interval_ms: int = 100
-    dashboard_sample_records: int = 5  # the last of every topic that a task read and wrote, to be shown; 0: none; ours
-    default_key_serde: object = None
-    default_timestamp_extractor: object = None
-    default_value_serde: object = None
-    delivery_job_min_bytes: int = 64 * 1024 * 1024  # outputs of a batch that a Spark job delivers to Kafka; ours
-    deserialization_exception_handler: Handler = "fail"
-    dsl_store_format: str = "DEFAULT"
-    dsl_store_suppliers_class: StoreKind = "persistent"
-    emit_interval_ms: int = 1000
-    ensure_explicit_internal_resource_naming: bool = False
-    errors_dead_letter_queue_topic_name: str | None = None
-    max_task_idle_ms: int = 0
-    num_partitions: int = 1  # of topics that are created
-    num_standby_replicas: int = 0
-    num_stream_threads: int | None = None  # slots on this machine; None: one for each core
-    processing_exception_handler: Handler = "fail"
-    processing_exception_handler_global_enabled: bool = False
-    processing_guarantee: Guarantee = "exactly_once"
-    production_exception_handler: Handler = "fail"
-    receipt_max_bytes: int = 262_144  # of what a task did that travel to the driver; more goes by file; ours
-    replication_factor: int = -1
-    state_cleanup_delay_ms: int = 600_000
-    state_dir: str | None = None
-    statestore_cache_max_bytes: int = 10_485_760
-    stream_time_scope: str = "task"  # or application: all tasks see the latest time of any, as in the test driver; ours
-    topology_optimization: frozenset[str] = frozenset()
-    window_size_ms: int | None = None
-    windowed_inner_class_serde: object = None
-    windowstore_changelog_additional_retention_ms: int = 86_400_000
+    application_id: str | None = setting(
+        None, parsing.text, "the name of the application, of its checkpoint and of its deliveries", "spark.topics"
+    )
+    auto_create_topics_enable: bool = setting(
+        True,
+        parsing.yes_or_no,
+        "create topics that the topology names; false: a missing one is an error",
+        "spark.topics",
+    )
+    auto_offset_reset: str | int = setting(
+        "earliest", parsing.offset_reset,
+        "where to start in a topic without a position: earliest, latest, none or by_duration:PT…", "spark.topics",
+    )  # fmt: skip
+    batch_max_bytes: int = setting(
+        64 * _MB, parsing.positive, "how many bytes of a partition one batch reads at most", "spark.batch_planner"
+    )
+    batch_max_records: int = setting(
+        200_000, parsing.positive, "how many records of a partition one batch reads at most", "spark.batch_planner"
+    )
+    bootstrap_servers: str | None = setting(
+        None, parsing.text, "the log: HOST:PORT of Kafka brokers, or file:DIRECTORY", "spark.job"
+    )
+    commit_interval_ms: int = setting(
+        100, parsing.milliseconds, "how often, at most, a batch starts and is committed", "spark.data_source"
+    )
+    dashboard_sample_records: int = setting(
+        5,
+        parsing.whole,
+        "how many of the last records of a topic the dashboard shows; 0: none",
+        "spark.slot_runner",
+    )
+    default_key_serde: object = setting(
+        None, parsing.as_given, "the serde of keys that have none: an object, or the name of Kafka's class",
+        "runtime.serdes",
+    )  # fmt: skip
+    default_timestamp_extractor: object = setting(
+        None, parsing.as_given, "where the time of a record comes from", "runtime.compile"
+    )
+    default_value_serde: object = setting(
+        None, parsing.as_given, "the serde of values that have none: an object, or the name of Kafka's class",
+        "runtime.serdes",
+    )  # fmt: skip
+    delivery_job_min_bytes: int = setting(
+        64 * _MB, parsing.positive, "from how many bytes on a Spark job delivers the outputs of a batch to Kafka",
+        "spark.run",
+    )  # fmt: skip
+    deserialization_exception_handler: Handler = setting(
+        "fail", parsing.handler, "what happens to a record that cannot be decoded: fail, continue or dead_letter",
+        "runtime.serdes",
+    )  # fmt: skip
+    dsl_store_suppliers_class: StoreKind = setting(
+        "persistent", parsing.store_kind, "where the stores of the DSL are: persistent or memory", "runtime.task"
+    )
+    emit_interval_ms: int = setting(
+        1000, parsing.milliseconds,
+        "how often, by the wall clock, closed windows and unmatched outer-join records are emitted", "runtime.task",
+    )  # fmt: skip
+    ensure_explicit_internal_resource_naming: bool = setting(
+        False,
+        parsing.yes_or_no,
+        "true: a store or internal topic with a generated name is an error",
+        "topology.builder",
+    )
+    errors_dead_letter_queue_topic_name: str | None = setting(
+        None, parsing.text, "the topic for records that fail, where a handler says dead_letter", "runtime.serdes"
+    )
+    max_task_idle_ms: int = setting(
+        0, parsing.any_whole, "how long a task waits for an input that has no records yet", "spark.batch_planner"
+    )
+    num_partitions: int = setting(1, parsing.positive, "how many partitions a created topic has", "spark.topics")
+    num_stream_threads: int | None = setting(
+        None, parsing.positive, "how many tasks run at once on this machine; not set: one for each core", "spark.run"
+    )
+    processing_exception_handler: Handler = setting(
+        "fail", parsing.handler, "what happens when a function of yours raises: fail, continue or dead_letter",
+        "runtime.serdes",
+    )  # fmt: skip
+    processing_exception_handler_global_enabled: bool = setting(
+        False, parsing.yes_or_no, "true: processing.exception.handler applies to processors of global stores too",
+        "runtime.serdes",
+    )  # fmt: skip
+    processing_guarantee: Guarantee = setting(
+        "exactly_once", parsing.guarantee, "exactly_once or at_least_once", "spark.run"
+    )
+    production_exception_handler: Handler = setting(
+        "fail", parsing.handler, "what happens to a result that cannot be written: fail, continue or dead_letter",
+        "runtime.serdes",
+    )  # fmt: skip
+    receipt_max_bytes: int = setting(
+        262_144, parsing.whole, "how large the results of a task in its receipt may be; larger ones go by file",
+        "spark.slot_runner",
+    )  # fmt: skip
+    replication_factor: int = setting(
+        -1, parsing.replication_factor, "how many copies Kafka keeps of a created topic; -1: the broker's default",
+        "config.settings",
+    )  # fmt: skip
+    state_cleanup_delay_ms: int = setting(
+        600_000, parsing.milliseconds,
+        "how long the local state of a task that the application no longer has is kept; it is removed at start",
+        "spark.job",
+    )  # fmt: skip
+    state_dir: str | None = setting(None, parsing.text, "where the local copies of the state are", "spark.job")
+    statestore_cache_max_bytes: int = setting(
+        10 * _MB, parsing.whole, "how much is cached in front of tables; 0: every update is passed on", "runtime.task"
+    )
+    stream_time_scope: str = setting(
+        "task", parsing.time_scope, "task, or application: all tasks see the latest time of any", "spark.batch_planner"
+    )
+    topology_optimization: frozenset[str] = setting(
+        frozenset(), parsing.optimization,
+        "none, all, or names of optimizations: for a topology that build() made without optimize=", "topology.builder",
+    )  # fmt: skip
+    windowstore_changelog_additional_retention_ms: int = setting(
+        86_400_000, parsing.milliseconds,
+        "how much longer than the store the changelog topics that write-changelogs creates keep windows",
+        "checkpoint.changelog_export",
+    )  # fmt: skip
     extra: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
 
     @classmethod
     def names(cls) -> frozenset[str]:
-        """The settings that are understood, as keywords."""
-        return frozenset(_READERS)
+        """The settings of the table, as keywords.
+
+        >>> "commit_interval_ms" in Config.names()
+        True
+        """
+        return frozenset(_TABLE)
 
     @classmethod
-    def of(cls, settings: Mapping[str, Any] | str | Path | None = None, /, **options: Any) -> Self:
-        """A configuration of a mapping with dotted names or of a `.properties` file, and of keywords, which win.
+    def of(
+        cls,
+        settings: Mapping[str, Any] | str | Path | None = None,
+        /,
+        *,
+        environment: Mapping[str, str] | None = None,
+        **options: Any,
+    ) -> Self:
+        """The configuration of a mapping with dotted names or of a `.properties` file, and of keywords, which win.
 
-        >>> Config.of({"statestore.cache.max.bytes": "0"}, emit_interval_ms=0).statestore_cache_max_bytes
-        0
+        `environment` is looked up last: `HEADRACE_COMMIT_INTERVAL_MS` is `commit.interval.ms`.
+
+        >>> Config.of({"num.partitions": 3}, environment={"HEADRACE_NUM_PARTITIONS": "8"}).num_partitions
+        3
+        >>> Config.of({"num.partitons": 3})
+        Traceback (most recent call last):
+        ...
+        headrace.errors.ConfigError: there is no setting 'num.partitons': did you mean 'num.partitions'?
         """
-        if isinstance(settings, (str, Path)):
-            settings = read_properties(settings)
-        understood: dict[str, Any] = {}
+        parsed: dict[str, Any] = {}
         extra: dict[str, Any] = {}
-        for name, value in [*(settings or {}).items(), *options.items()]:
-            setting = _FIELDS.get(name.replace("_", "."))
-            if setting is None:
-                extra[name] = value
-            elif value is not None:
-                understood[setting] = _read(name, value, _READERS[setting])
-        _name_once(extra)
-        config = cls(**understood, extra=MappingProxyType(extra))
+        surroundings = settings_in(environment or {}, [*_FIELDS, *WITHOUT_EFFECT], CLIENT_PREFIXES)
+        for given in (surroundings, settings_of(settings), options):
+            for name, value in given.items():
+                known = _FIELDS.get(name.replace("_", "."))
+                if known is None:
+                    extra[name] = value
+                elif value is not None:
+                    parsed[known] = _parsed(name, value, _TABLE[known].metadata["parse"])
+        for name, value in extra.items():
+            _check_extra(name, value)
+        config = cls(**parsed, extra=MappingProxyType(extra))
         _check_dead_letters(config)
         return config
 
+    @property
+    def client_settings(self) -> dict[str, Any]:
+        """What the clients of a Kafka log are given: TLS, SASL, timeouts, and the copies of topics that they create.
 
-_READERS: dict[str, Callable[[Any], Any]] = {
-    "application_id": parsing.text,
-    "auto_create_topics_enable": parsing.yes_or_no,
-    "auto_offset_reset": parsing.offset_reset,
-    "batch_max_records": parsing.positive,
-    "batch_max_bytes": parsing.positive,
-    "bootstrap_servers": parsing.text,
-    "buffered_records_per_partition": parsing.positive,
-    "commit_interval_ms": parsing.milliseconds,
-    "dashboard_sample_records": parsing.whole,
-    "default_key_serde": parsing.as_given,
-    "default_timestamp_extractor": parsing.as_given,
-    "default_value_serde": parsing.as_given,
-    "delivery_job_min_bytes": parsing.positive,
-    "deserialization_exception_handler": parsing.handler,
-    "dsl_store_format": parsing.store_format,
-    "dsl_store_suppliers_class": parsing.store_kind,
-    "emit_interval_ms": parsing.milliseconds,
-    "ensure_explicit_internal_resource_naming": parsing.yes_or_no,
-    "errors_dead_letter_queue_topic_name": parsing.text,
-    "max_task_idle_ms": parsing.any_whole,
-    "num_partitions": parsing.positive,
-    "num_standby_replicas": parsing.whole,
-    "num_stream_threads": parsing.positive,
-    "processing_exception_handler": parsing.handler,
-    "processing_exception_handler_global_enabled": parsing.yes_or_no,
-    "processing_guarantee": parsing.guarantee,
-    "production_exception_handler": parsing.handler,
-    "receipt_max_bytes": parsing.whole,
-    "replication_factor": parsing.any_whole,
-    "state_cleanup_delay_ms": parsing.milliseconds,
-    "state_dir": parsing.text,
-    "statestore_cache_max_bytes": parsing.whole,
-    "stream_time_scope": parsing.time_scope,
-    "topology_optimization": parsing.optimization,
-    "window_size_ms": parsing.positive,
-    "windowed_inner_class_serde": parsing.as_given,
-    "windowstore_changelog_additional_retention_ms": parsing.milliseconds,
-}
+        >>> Config.of({"security.protocol": "SSL"}).client_settings
+        {'security.protocol': 'SSL', 'replication.factor': -1}
+        """
+        return {**self.extra, "replication.factor": self.replication_factor}
 
-# Names that Kafka Streams retired, and those of its internals that mean the same.
-_OTHER_NAMES = {
+
+_TABLE: dict[str, Field[Any]] = {row.name: row for row in fields(Config) if row.name != "extra"}
+
+# Older names of Kafka Streams, and names of its internals that mean the same.
+OTHER_NAMES = {
     "cache.max.bytes.buffering": "statestore_cache_max_bytes",
     "default.deserialization.exception.handler": "deserialization_exception_handler",
     "default.dsl.store": "dsl_store_suppliers_class",
     "default.production.exception.handler": "production_exception_handler",
-    "windowed.inner.deserializer.class": "windowed_inner_class_serde",
-    "windowed.inner.serializer.class": "windowed_inner_class_serde",
+    "key.serde": "default_key_serde",
+    "value.serde": "default_value_serde",
+    "timestamp.extractor": "default_timestamp_extractor",
     "..emit.interval.ms.kstreams.outer.join.spurious.results.fix..": "emit_interval_ms",
     "..emit.interval.ms.kstreams.windowed.aggregation..": "emit_interval_ms",
 }
-_FIELDS = {name.replace("_", "."): name for name in _READERS} | _OTHER_NAMES
+_FIELDS = {name.replace("_", "."): name for name in _TABLE} | OTHER_NAMES
 
+_NO_CLIENTS = "Spark schedules the tasks, so that there is no consumer group with members, threads or assignors"
+_NO_ROCKSDB = "stores are kept in LMDB, not in RocksDB"
+_NO_METRICS = "metrics are always recorded; `headrace run --web` serves them"
+_NO_STANDBY = "the checkpoint holds all state; to have a process ready that takes over, start `headrace run --standby`"
+_NO_WINDOWED_CLASS = "a windowed serde is an object here: serde.windowed(inner, size)"
+# Settings of Kafka Streams that mean nothing here, with the reason.
+WITHOUT_EFFECT = {
+    "acceptable.recovery.lag": _NO_STANDBY,
+    "allow.os.group.write.access": "local state belongs to the user who runs the application",
+    "application.server": "every instance answers for all keys: it reads the checkpoint",
+    "buffered.records.per.partition": "a batch reads as much as batch.max.records and batch.max.bytes allow",
+    "built.in.metrics.version": _NO_METRICS,
+    "client.tag.": _NO_STANDBY,
+    "config.providers": "the settings are read as they are; take secrets from the environment (HEADRACE_…)",
+    "default.client.supplier": "the clients are Headrace's own",
+    "default.list.key.serde.inner": "a serde of lists is an object here: serde.list_of(inner)",
+    "default.list.key.serde.type": "a serde of lists is an object here: serde.list_of(inner)",
+    "default.list.value.serde.inner": "a serde of lists is an object here: serde.list_of(inner)",
+    "default.list.value.serde.type": "a serde of lists is an object here: serde.list_of(inner)",
+    "enable.metrics.push": _NO_METRICS,
+    "group.instance.id": _NO_CLIENTS,
+    "group.protocol": _NO_CLIENTS,
+    "heartbeat.interval.ms": _NO_CLIENTS,
+    "internal.leave.group.on.close": _NO_CLIENTS,
+    "log.summary.interval.ms": _NO_METRICS,
+    "max.poll.interval.ms": _NO_CLIENTS,
+    "max.poll.records": "a batch reads as much as batch.max.records and batch.max.bytes allow",
+    "max.warmup.replicas": _NO_STANDBY,
+    "metric.reporters": _NO_METRICS,
+    "metrics.num.samples": _NO_METRICS,
+    "metrics.recording.level": _NO_METRICS,
+    "metrics.sample.window.ms": _NO_METRICS,
+    "num.standby.replicas": _NO_STANDBY,
+    "partition.assignment.strategy": _NO_CLIENTS,
+    "partition.grouper": _NO_CLIENTS,
+    "poll.ms": "commit.interval.ms says how often a batch starts",
+    "probing.rebalance.interval.ms": _NO_CLIENTS,
+    "processor.wrapper.class": "processors are not wrapped",
+    "rack.aware.assignment.non_overlap_cost": _NO_CLIENTS,
+    "rack.aware.assignment.strategy": _NO_CLIENTS,
+    "rack.aware.assignment.tags": _NO_CLIENTS,
+    "rack.aware.assignment.traffic_cost": _NO_CLIENTS,
+    "repartition.purge.interval.ms": "repartitioned records go through Spark, not through topics",
+    "rocksdb.config.setter": _NO_ROCKSDB,
+    "session.timeout.ms": _NO_CLIENTS,
+    "statestore.uncommitted.max.bytes": "the state of a batch is kept until the batch is committed",
+    "task.assignor.class": _NO_CLIENTS,
+    "task.timeout.ms": "default.api.timeout.ms says how long a call to Kafka is retried",
+    "topic.": "internal topics are not in the log",
+    "transactional.id": "Headrace names its transactions after the application",
+    "upgrade.from": "an upgrade needs no rolling restart: stop the application, start the new version",
+    "window.size.ms": _NO_WINDOWED_CLASS,
+    "windowed.inner.class.serde": _NO_WINDOWED_CLASS,
+    "windowed.inner.deserializer.class": _NO_WINDOWED_CLASS,
+    "windowed.inner.serializer.class": _NO_WINDOWED_CLASS,
+}
+# Settings that are checked, and then need nothing to be done.
+_CHECKED = {"dsl.store.format": parsing.store_format}
 
-def _read(name: str, value: Any, reader: Callable[[Any], Any]) -> Any:
-    try:
-        return reader(value)
-    except ValueError as problem:
-        raise ConfigError(f"{name}={value!r} cannot be used: {problem}") from None
-
-
-# What is handed on to the clients of a Kafka log.
-# What Kafka's clients share may stand without a prefix; the rest needs that of a kind of client.
+# Settings of Kafka's clients. What all kinds of clients share may stand without a prefix; the rest needs one.
 SHARED_BY_CLIENTS = (
     "broker.", "client.", "connections.", "enable.sasl.", "enable.ssl.", "metadata.", "reconnect.", "sasl.",
     "security.", "socket.", "ssl.",
 )  # fmt: skip
-_OF_CLIENTS = ("admin.", "consumer.", "producer.", "default.api.timeout.ms", *SHARED_BY_CLIENTS)
+CLIENT_PREFIXES = ("admin.", "consumer.", "producer.", "default.api.timeout.ms", *SHARED_BY_CLIENTS)
+_CLIENT_ONLY = frozenset((
+    "acks", "auto.commit.interval.ms", "batch.size", "buffer.memory", "check.crcs", "compression.type",
+    "delivery.timeout.ms", "enable.auto.commit", "enable.idempotence", "fetch.max.bytes", "fetch.max.wait.ms",
+    "fetch.min.bytes", "interceptor.classes", "isolation.level", "linger.ms", "max.block.ms",
+    "max.in.flight.requests.per.connection", "max.partition.fetch.bytes", "max.request.size", "partitioner.class",
+    "receive.buffer.bytes", "request.timeout.ms", "retries", "retry.backoff.max.ms", "retry.backoff.ms",
+    "send.buffer.bytes", "transaction.timeout.ms",
+))  # fmt: skip
+_named: set[str] = set()  # settings without effect that this process has named in the log
 
 
-def _name_once(extra: Mapping[str, Any]) -> None:
-    unused = sorted(name for name in extra if not name.startswith(_OF_CLIENTS))
-    if unused:
-        _log.warning("settings without a meaning here, kept but not used: %s", ", ".join(unused))
+def settings_of(given: Mapping[str, Any] | str | Path | None) -> Mapping[str, Any]:
+    """Settings as a mapping, whether they were given as one or as the path of a `.properties` file."""
+    return read_properties(given) if isinstance(given, (str, Path)) else given or {}
+
+
+def client_settings(given: Mapping[str, Any] | str | Path | None) -> dict[str, Any]:
+    """The settings for the clients of a Kafka log, from a mapping or a `.properties` file.
+
+    A setting that no client has is named once in the log; one that looks misspelt is an error.
+
+    >>> client_settings({"security.protocol": "SASL_SSL"})
+    {'security.protocol': 'SASL_SSL'}
+    >>> client_settings({"securty.protocol": "SASL_SSL"})
+    Traceback (most recent call last):
+    ...
+    headrace.errors.ConfigError: there is no setting 'securty.protocol': did you mean 'security.protocol'?
+    """
+    known = {name: value for name, value in settings_of(given).items() if value is not None}
+    for name, value in known.items():
+        if name.replace("_", ".") not in _FIELDS:
+            _check_extra(name, value)
+        elif name not in ("bootstrap.servers", "replication.factor"):
+            name_once(name, "it is a setting of an application, not of a client")
+    return known
+
+
+def name_once(name: str, reason: str) -> None:
+    """Says in the log that a setting has no effect, once in the life of the process."""
+    if name not in _named:
+        _named.add(name)
+        _log.warning("the setting %s has no effect: %s", name, reason)
+
+
+def _parsed(name: str, value: Any, parse: Callable[[Any], Any]) -> Any:
+    try:
+        return parse(value)
+    except ValueError as problem:
+        raise ConfigError(f"{name}={value!r} cannot be used: {problem}") from None
+
+
+def _check_extra(name: str, value: Any) -> None:
+    """A setting that is not in the table: for Kafka's clients, without effect, misspelt, or unknown."""
+    if name in _CHECKED:
+        _parsed(name, value, _CHECKED[name])
+    elif reason := _reason(name):
+        name_once(name, reason)
+    elif name in _CLIENT_ONLY:
+        name_once(name, f"give it to one kind of client, as consumer.{name}, producer.{name} or admin.{name}")
+    elif not name.startswith(CLIENT_PREFIXES):
+        guess = get_close_matches(name, [*_FIELDS, *WITHOUT_EFFECT, *_CHECKED, *_SHARED_EXAMPLES], 1, 0.85)
+        if guess:
+            raise ConfigError(f"there is no setting {name!r}: did you mean {guess[0]!r}?")
+        name_once(name, "nothing here reads it (`headrace config` lists the settings)")
+
+
+def _reason(name: str) -> str | None:
+    if name in WITHOUT_EFFECT:
+        return WITHOUT_EFFECT[name]
+    return next((why for start, why in WITHOUT_EFFECT.items() if start.endswith(".") and name.startswith(start)), None)
+
+
+# Settings of clients that are often written, for the guess at what a misspelt name means.
+_SHARED_EXAMPLES = (
+    "client.id", "default.api.timeout.ms", "sasl.mechanism", "sasl.password", "sasl.username", "security.protocol",
+    "ssl.ca.location", "ssl.certificate.location", "ssl.key.location", "ssl.key.password",
+)  # fmt: skip
 
 
 def _check_dead_letters(config: Config) -> None:

@@ -20,7 +20,7 @@ from headrace.dsl.table import GlobalKTable, KTable
 from headrace.errors import TopologyError
 from headrace.state.spec import StoreSpec
 from headrace.topology import validation
-from headrace.topology.builder import Topology, source
+from headrace.topology.builder import Assembly, Topology, source
 from headrace.topology.nodes import Process, SerdeLike, Source, TableSource, TimestampExtractor
 
 Reset = str | int | timedelta | None
@@ -130,10 +130,15 @@ class StreamsBuilder:
         return self
 
     def build(self, optimize: str | Iterable[str] | None = None) -> Topology:
-        """A topology of all that has been said; more nodes can be added to it, below named ones too."""
-        rewrite(self._draft, optimizations(optimize))
-        set_versioned(self._draft)
-        return Topology(write_all(self._draft))
+        """The topology of all streams and tables; more nodes can be added to it, below named ones too.
+
+        Without `optimize` the setting `topology.optimization` of the application decides.
+        """
+        draft = self._draft.copy()
+        return Topology(
+            _assembled(draft.copy(), optimizations(optimize)),
+            None if optimize is not None else lambda wanted: _assembled(draft.copy(), wanted),
+        )
 
     def _table_names(self, name: str | None) -> tuple[str, str]:
         """The source and the node of a table."""
@@ -144,3 +149,10 @@ class StreamsBuilder:
 
         def __getattr__(self, name: str) -> NoReturn:
             retired_names.refuse("StreamsBuilder", retired_names.BUILDER, name)
+
+
+def _assembled(draft: LogicalGraph, optimize: frozenset[str]) -> Assembly:
+    """The nodes of a draft, which is used up."""
+    rewrite(draft, optimize)
+    set_versioned(draft)
+    return write_all(draft)

@@ -153,7 +153,16 @@ class Log(Protocol):
 
     def topic(self, name: str) -> Topic: ...
 
-    def create_topic(self, name: str, partitions: int = 1, config: Mapping[str, str | int] | None = None) -> Topic: ...
+    def create_topic(
+        self,
+        name: str,
+        partitions: int = 1,
+        config: Mapping[str, str | int] | None = None,
+        *,
+        replication_factor: int | None = None,
+    ) -> Topic:
+        """Creates a topic; without a replication factor the settings of the log decide."""
+        ...
 
     def delete_topic(self, name: str) -> None: ...
 

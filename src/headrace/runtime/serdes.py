@@ -70,10 +70,12 @@ def serdes_of(config: Config) -> Serdes:
     )
 
 
-def handlers_of(config: Config) -> Handlers:
+def handlers_of(config: Config, *, for_globals: bool = False) -> Handlers:
+    """The exception handlers of a task; the one that fills global stores has the processing handler only if asked."""
+    is_handled = not for_globals or config.processing_exception_handler_global_enabled
     return Handlers(
         config.deserialization_exception_handler,
-        config.processing_exception_handler,
+        config.processing_exception_handler if is_handled else "fail",
         config.production_exception_handler,
         config.errors_dead_letter_queue_topic_name,
     )

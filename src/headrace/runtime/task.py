@@ -61,7 +61,8 @@ class Task:
         self._stream_time = self.state.cell("task/stream time", -1)
         self.here.stream_time = self._stream_time.value
         env = self._env(config, around)
-        failures = Failures(handlers_of(config), task_id, self.here, self._outbox, env.drop)
+        for_globals = any(source in nodes for source in graph.global_stores.values())
+        failures = Failures(handlers_of(config, for_globals=for_globals), task_id, self.here, self._outbox, env.drop)
         outlet = Outlet(self._outbox, self.topic_name, around.partitions)
         compiler = Compiler(graph, task_id, env, serdes, failures, outlet, config, combines=around.combines)
         self._lookups = Lookups(graph, lambda: env, compiler.buffers.suppress, compiler.transformer)

@@ -167,7 +167,7 @@ def write_changelogs(setup: Setup, *, dry_run: bool, told: Told) -> list[Export]
     """Writes the state of an application to the changelogs of Kafka Streams, on its log."""
     if not setup.log.startswith("kafka:"):
         raise ConfigError(f"{setup.log} is no Kafka log: no Java application could read changelogs there")
-    with closing(open_log(setup.log, setup.config.extra)) as log:
+    with closing(open_log(setup.log, setup.config.client_settings)) as log:
         storage = open_storage(setup.checkpoint)
         exporter = Exporter(storage, log, setup.application_id, setup.graph, setup.config)
         return exported(exporter, dry_run=dry_run, told=told)

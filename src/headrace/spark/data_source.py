@@ -73,7 +73,7 @@ class Reader(DataSourceStreamReader):
             # Ctrl-C goes to all processes of a terminal; this one is needed until the last batch is committed.
             signal.signal(signal.SIGINT, signal.SIG_IGN)
             job = load_job(self._job_path)
-            self._opened = job, Planner(job, open_log(job.log, job.config.extra))
+            self._opened = job, Planner(job, open_log(job.log, job.config.client_settings))
         return self._opened
 
     def partitions(self, start: Any, end: Any) -> list[Slot]:

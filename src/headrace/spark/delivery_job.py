@@ -101,7 +101,7 @@ class ShareWriter:
 
     def __init__(self, job: Job) -> None:
         self._job, self._storage = job, open_storage(job.checkpoint)
-        self._log = open_log(job.log, job.config.extra)
+        self._log = open_log(job.log, job.config.client_settings)
 
     def handle(self, raw: bytes, _rows: Iterable[bytes]) -> list[Message]:
         order = wire_format.decode(raw)

@@ -1,16 +1,18 @@
-"""What an application is made of.
+"""What an application is: `Setup` as its user describes it, `Job` as it is planned and sent to the processes.
 
-What every process that runs tasks must know of an application; it travels once, and is kept.
-
-How a job gets to the processes that run it, and what went wrong there back.
+`Application` makes a `Setup` of its arguments and settings. A run makes a `Job` of that, `ship` writes it to a file,
+and every process that runs tasks loads it once and keeps it. Errors in those processes travel back with `failed`.
 """
 
 from __future__ import annotations
 
+import os
 import re
+import shutil
 import sys
 import sysconfig
 import tempfile
+import time
 import traceback
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -27,6 +29,7 @@ from headrace.checkpoint.ledger import Ledger
 from headrace.checkpoint.manifest import Changelog
 from headrace.checkpoint.steps import AtStep, unobserved
 from headrace.config import Config
+from headrace.config.settings import name_once
 from headrace.errors import ConfigError, StreamsError
 from headrace.model.ids import TaskId
 from headrace.plan.subtopologies import Plan
@@ -59,23 +62,31 @@ def configuration(
     guarantee: str | None,
     commit_interval: int | timedelta | None,
 ) -> Config:
-    """All settings in one; those that are given by name win."""
+    """The settings of an application: keywords win over `config`, which wins over the environment."""
     unknown = sorted(options.keys() - Config.names())
     if unknown:
         raise TypeError(f"Application() has no option {', '.join(unknown)}")
     given = {"processing_guarantee": guarantee, "commit_interval_ms": commit_interval}
     named = {name: value for name, value in given.items() if value is not None}
-    return Config.of(config, **{**options, **named, "application_id": application_id})
+    return Config.of(config, environment=os.environ, **{**options, **named, "application_id": application_id})
 
 
 def log_address(log: str | None, config: Config) -> str:
-    if log is not None and log.startswith("file:") and not log.startswith("file://"):
-        return f"file:{absolute(log)}"
-    if log is not None:
-        return log
-    if config.bootstrap_servers is None:
+    """The address of the log: the one given, else `bootstrap.servers`, which may be `file:DIRECTORY` too.
+
+    >>> log_address(None, Config.of({"bootstrap.servers": "one:9092,two:9092"}))
+    'kafka://one:9092,two:9092'
+    >>> log_address(None, Config.of({"bootstrap.servers": "file:///var/log"}))
+    'file:///var/log'
+    """
+    address = config.bootstrap_servers if log is None else log
+    if address is None:
         raise ConfigError("an application needs a log: log='file:DIRECTORY', or log='kafka://HOST:PORT'")
-    return f"kafka://{config.bootstrap_servers}"
+    if address.startswith("file:"):
+        if config.replication_factor > 1:
+            name_once("replication.factor", "the embedded log has one copy")
+        return address if address.startswith("file://") else f"file:{absolute(address)}"
+    return address if log is not None or "://" in address else f"kafka://{address}"
 
 
 def absolute(place: str) -> str:
@@ -90,7 +101,21 @@ def absolute(place: str) -> str:
 
 
 def state_directory(config: Config) -> str:
+    """Where the local copies of the state of all applications are."""
     return absolute(config.state_dir or str(Path(tempfile.gettempdir()) / "headrace"))
+
+
+def remove_old_state(job: Job) -> None:
+    """Removes the local state of tasks that the application no longer has, `state.cleanup.delay.ms` after its last use.
+
+    Only the local copies go: the checkpoint has the state.
+    """
+    delay, tasks = job.config.state_cleanup_delay_ms / 1000, {str(task) for task in job.all_tasks()}
+    for folder in (Path(job.state) / job.application).glob("*_*"):
+        if folder.name not in tasks and folder.is_dir():
+            used = max((file.stat().st_mtime for file in (folder, *folder.rglob("*"))), default=0.0)
+            if time.time() - used >= delay:
+                shutil.rmtree(folder, ignore_errors=True)
 
 
 @dataclass(frozen=True)

@@ -134,15 +134,19 @@ class MicroBatchQuery:
             with self._changed:
                 self._tell(anew=False)
 
-    def stop(self) -> None:
-        """Lets the batch that is running end: Spark would throw away what it has done."""
+    def stop(self, timeout: float | None = None) -> bool:
+        """Lets the batch that is running end: Spark would throw away what it has done.
+
+        A batch that takes longer than `timeout` seconds, or without one than 8, is cut off; then the answer is False.
+        """
         with self._changed:
             self._stopping = True
             self._tell(anew=False)
-        end = time.monotonic() + GRACE
-        while self._busy() and time.monotonic() < end:
+        end = time.monotonic() + (GRACE if timeout is None else timeout)
+        while (is_busy := self._busy()) and time.monotonic() < end:
             self.wait(lambda: False, 0.02)
         self._query.stop()
+        return not is_busy
 
     def clear(self) -> None:
         """Lets those go who run tasks and deliver; they end when the job is gone."""

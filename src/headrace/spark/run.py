@@ -49,7 +49,7 @@ class Run:
                 "other hosts cannot read it. Use a Kafka log, or --master local[N]"
             )
         self._host: MicroBatchQuery | None = None
-        self._log = open_log(setup.log, setup.config.extra)
+        self._log = open_log(setup.log, setup.config.client_settings)
         self.topics = prepare_topics(self._log, setup.graph, setup.config)
         storage = open_storage(setup.checkpoint)
         job = self._planned(storage)
@@ -226,14 +226,19 @@ class Run:
             self._host.look()
 
     # ------------------------------------------------------------------------------------------------------- its end
-    def close(self) -> None:
-        """Ends after the batch that is running; what is committed is delivered."""
+    def close(self, timeout: float | None = None) -> bool:
+        """Ends after the batch that is running; what is committed is delivered.
+
+        What takes longer than `timeout` seconds is cut off, and the answer is False: the next start runs the batch
+        again, or delivers it.
+        """
         self._is_closing = True
-        if self._host is not None:
-            self._host.stop()
+        end = None if timeout is None else time.monotonic() + timeout
+        is_ended = self._host is None or self._host.stop(timeout)
         self._heart.stop()
         try:
-            self.coordinator.close()
+            is_delivered = self.coordinator.close(None if end is None else max(0.0, end - time.monotonic()))
+            return is_ended and is_delivered
         finally:
             if self._host is not None:
                 self._host.clear()

@@ -61,7 +61,11 @@ class SlotRunner:
     """The tasks of a slot; engines, tasks and clients stay warm from batch to batch."""
 
     def __init__(self, job: Job) -> None:
-        self.job, self.storage, self.log = job, open_storage(job.checkpoint), open_log(job.log, job.config.extra)
+        self.job, self.storage, self.log = (
+            job,
+            open_storage(job.checkpoint),
+            open_log(job.log, job.config.client_settings),
+        )
         self._homes: dict[TaskId, LmdbEngines] = {}
         self._tasks: dict[TaskId, Task] = {}
         self._counts: dict[str, int] = {}

@@ -47,7 +47,7 @@ class TopologyTestDriver:
     ) -> None:
         self._config = Config.of({"application.id": "test", **as_settings(config)})
         self._clock = wall_clock if type(wall_clock) is int else epoch_milliseconds(wall_clock, "wall_clock")
-        self._graph = topology.graph()
+        self._graph = topology.configured(self._config).graph()
         self._dropped, self._version, self._failed = Counter[str](), 0, False
         self._offsets, self._produced = Counter[str](), dict[str, deque[Output]]()
         self._queues, self._heads = dict[str, deque[Row]](), dict[str, tuple[Row, Decoded | None]]()

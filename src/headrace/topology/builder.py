@@ -10,11 +10,13 @@ from collections.abc import Callable, Iterable, Iterator
 from datetime import timedelta
 from typing import Any, Self, cast
 
+from headrace.config import Config
 from headrace.model.windows import milliseconds
 from headrace.state.spec import StoreSpec
 from headrace.topology import validation
 from headrace.topology.describe import TopologyDescription, describe
 from headrace.topology.graph import Graph, InternalTopic
+from headrace.topology.naming import require_given_names
 from headrace.topology.nodes import (
     Node,
     Partitioner,
@@ -154,8 +156,18 @@ class Topology:
     <BLANKLINE>
     """
 
-    def __init__(self, assembly: Assembly | None = None) -> None:
+    def __init__(
+        self, assembly: Assembly | None = None, rebuild: Callable[[frozenset[str]], Assembly] | None = None
+    ) -> None:
+        """`rebuild` makes the assembly again with optimizations: a topology of the DSL that names none has it."""
         self._assembly = assembly or Assembly()
+        self._rebuild = rebuild
+        self._added: list[Callable[[Assembly], None]] = []  # what was added by hand, to be added to a rebuilt assembly
+
+    def _add(self, change: Callable[[Assembly], None]) -> Self:
+        change(self._assembly)
+        self._added.append(change)
+        return self
 
     def add_source(
         self,
@@ -168,24 +180,22 @@ class Topology:
         offset_reset: str | int | timedelta | None = None,
     ) -> Self:
         """Read topics: the ones named, or all that match a pattern."""
-        self._assembly.add_source(source(name, topics, pattern, key, value, timestamp, offset_reset))
-        return self
+        node = source(name, topics, pattern, key, value, timestamp, offset_reset)
+        return self._add(lambda assembly: assembly.add_source(node))
 
     def add_processor(self, name: str, supplier: Callable[[], Any], *parents: str) -> Self:
         """Add a processor; the supplier, a class for example, makes a new one for every task."""
         validation.makes_new_ones(supplier, name)
-        self._assembly.add(Process(name, supplier), *parents, stores=stores_of(supplier))
-        return self
+        node, stores = Process(name, supplier), stores_of(supplier)
+        return self._add(lambda assembly: assembly.add(node, *parents, stores=stores))
 
     def add_store(self, spec: StoreSpec, *processors: str) -> Self:
         """Add a store and connect it to processors."""
-        self._assembly.add_store(spec, *processors)
-        return self
+        return self._add(lambda assembly: assembly.add_store(spec, *processors))
 
     def connect(self, processor: str, *stores: str) -> Self:
         """Let a processor use stores."""
-        self._assembly.connect(processor, *stores)
-        return self
+        return self._add(lambda assembly: assembly.connect(processor, *stores))
 
     def add_sink(
         self,
@@ -197,8 +207,8 @@ class Topology:
         partitioner: Partitioner | None = None,
     ) -> Self:
         """Write to a topic, or to the one that `topic(key, value, context)` names."""
-        self._assembly.add(Sink(name, topic, key, value, partitioner), *parents)
-        return self
+        node = Sink(name, topic, key, value, partitioner)
+        return self._add(lambda assembly: assembly.add(node, *parents))
 
     def add_global_store(
         self,
@@ -216,8 +226,8 @@ class Topology:
         processor = processor or f"{spec.name}-processor"
         validation.makes_new_ones(supplier, processor)
         reader = Source(source or f"{spec.name}-source", (topic,), None, key, value, timestamp)
-        self._assembly.add_global_store(spec, reader, Process(processor, supplier))
-        return self
+        node = Process(processor, supplier)
+        return self._add(lambda assembly: assembly.add_global_store(spec, reader, node))
 
     def add_read_only_store(
         self,
@@ -235,6 +245,24 @@ class Topology:
         source, processor = source or f"{spec.name}-source", processor or f"{spec.name}-processor"
         self.add_source(source, topic, key=key, value=value, timestamp=timestamp, offset_reset="earliest")
         return self.add_processor(processor, supplier, source).add_store(spec, processor)
+
+    def configured(self, config: Config) -> Topology:
+        """The topology as an application with these settings runs it.
+
+        `topology.optimization` applies to a topology that `StreamsBuilder.build()` made without `optimize=`.
+        `ensure.explicit.internal.resource.naming` raises a `TopologyError` that lists the generated names.
+
+        >>> Topology().add_source("in", "lines").configured(Config.of({"topology.optimization": "all"})).internal_topics
+        []
+        """
+        topology = self
+        if config.topology_optimization and self._rebuild is not None:
+            topology = Topology(self._rebuild(config.topology_optimization))
+            for change in self._added:
+                topology._add(change)
+        if config.ensure_explicit_internal_resource_naming:
+            require_given_names(topology._assembly.stores, topology._assembly.internal_topics)
+        return topology
 
     @property
     def internal_topics(self) -> list[str]:

@@ -5,8 +5,12 @@ A number is used up also where the user gave a name, so that naming one operator
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterable
+
 from headrace.errors import TopologyError
 
+_GENERATED = re.compile(r"(?:^|-)(?:KSTREAM|KTABLE|COGROUPKSTREAM)-[A-Z-]+-\d{10}|-STATE-STORE-\d{10}")
 LONGEST_NAME = 249
 _LETTERS = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-")
 
@@ -51,3 +55,34 @@ def valid_name(name: str) -> str:
     if not _LETTERS.issuperset(name):
         raise TopologyError(f"the name {name!r} can only have ASCII letters, digits, '.', '_' and '-': rename it")
     return name
+
+
+def is_generated(name: str) -> bool:
+    """True for a name that Kafka Streams, or Headrace in its way, has made up.
+
+    >>> is_generated("KSTREAM-AGGREGATE-STATE-STORE-0000000003-repartition"), is_generated("totals-repartition")
+    (True, False)
+    """
+    return _GENERATED.search(name) is not None
+
+
+def require_given_names(stores: Iterable[str], internal_topics: Iterable[str]) -> None:
+    """Raises if a store or an internal topic has a generated name: `ensure.explicit.internal.resource.naming`.
+
+    >>> require_given_names(["totals", "KSTREAM-REDUCE-STATE-STORE-0000000001"], [])
+    Traceback (most recent call last):
+    ...
+    headrace.errors.TopologyError: ensure.explicit.internal.resource.naming is true, but these names are generated: \
+state stores: KSTREAM-REDUCE-STATE-STORE-0000000001. Give names: store= where a table is made, name= where a stream is \
+grouped, joined, repartitioned or suppressed
+    """
+    kinds = {
+        "state stores": sorted(filter(is_generated, stores)),
+        "internal topics": sorted(filter(is_generated, internal_topics)),
+    }
+    unnamed = "; ".join(f"{kind}: {', '.join(names)}" for kind, names in kinds.items() if names)
+    if unnamed:
+        raise TopologyError(
+            f"ensure.explicit.internal.resource.naming is true, but these names are generated: {unnamed}. Give names: "
+            "store= where a table is made, name= where a stream is grouped, joined, repartitioned or suppressed"
+        )

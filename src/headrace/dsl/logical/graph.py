@@ -8,9 +8,10 @@ Repartitioning: a topic of the application's own, between a step that changed ke
 from __future__ import annotations
 
 import re
+from copy import copy
 from dataclasses import dataclass, replace
 
-from headrace.dsl.logical.steps import Operate, Repartition, Root, Step
+from headrace.dsl.logical.steps import JoinTables, Operate, Repartition, Root, Step
 from headrace.state.spec import StoreSpec
 from headrace.topology.graph import InternalTopic
 from headrace.topology.naming import Names
@@ -48,6 +49,25 @@ class LogicalGraph:
                 self.rekeyed[cause][step] = None
         elif step.merges:
             self.merges[step] = None
+
+    def copy(self) -> LogicalGraph:
+        """A graph of its own steps, which optimizations can rewrite; nodes, functions and serdes are shared."""
+        twins = {
+            step: replace(step, what=copy(step.what), parents={}, children={}) for step in (self.root, *self.steps)
+        }
+        for step, twin in twins.items():
+            twin.parents = {twins[parent]: None for parent in step.parents}
+            twin.children = {twins[child]: None for child in step.children}
+            twin.for_joins = None if step.for_joins is None else twins[step.for_joins]
+            if isinstance(twin.what, JoinTables):
+                twin.what.left_table, twin.what.right_table = twins[twin.what.left_table], twins[twin.what.right_table]
+        other = LogicalGraph()
+        other.root, other.names, other._said = twins[self.root], copy(self.names), self._said
+        other.steps = {twins[step]: None for step in self.steps}
+        other.merges = {twins[step]: None for step in self.merges}
+        other.rekeyed = {twins[cause]: {twins[step]: None for step in caused} for cause, caused in self.rekeyed.items()}
+        other.copartitioned, other.internal_topics = list(self.copartitioned), list(self.internal_topics)
+        return other
 
     def copartition(self, *groups: frozenset[str]) -> frozenset[str]:
         """Note that the sources must have equally many partitions, since their records meet."""

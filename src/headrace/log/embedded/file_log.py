@@ -152,7 +152,19 @@ class FileLog:
         with self._shared.database.reading() as connection:
             return self._shared.topics.seen_by(connection).topic(name).named(name)
 
-    def create_topic(self, name: str, partitions: int = 1, config: Mapping[str, str | int] | None = None) -> Topic:
+    def create_topic(
+        self,
+        name: str,
+        partitions: int = 1,
+        config: Mapping[str, str | int] | None = None,
+        *,
+        replication_factor: int | None = None,
+    ) -> Topic:
+        if replication_factor not in (None, 1, -1):
+            raise ValueError(
+                f"the topic {name!r} cannot have {replication_factor!r} copies: the embedded log is one directory on "
+                "one machine. Leave the replication factor out, or use a Kafka log"
+            )
         return self._change(name, lambda catalog: topics.create(catalog, name, partitions, config or {}))
 
     def add_partitions(self, name: str, partitions: int) -> Topic:

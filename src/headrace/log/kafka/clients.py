@@ -54,6 +54,11 @@ class ClientSettings:
         return {**_FOR_ALL, **_USUAL[kind], **shared, **own, **fixed, "bootstrap.servers": self.servers}
 
     @property
+    def replication_factor(self) -> int:
+        """How many copies a topic has that is created without a number of its own; -1: the broker's default."""
+        return int(self.given.get("replication.factor", -1))
+
+    @property
     def patience(self) -> float:
         """How many seconds a call waits for an answer."""
         return int(self.given.get(_PATIENCE, 60_000)) / 1000

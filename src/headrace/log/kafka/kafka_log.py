@@ -47,7 +47,8 @@ class KafkaLog:
     """A log on a Kafka cluster, `kafka://host:port,host:port`. What it says of each method, `Log` says.
 
     `settings` are Kafka's: `consumer.*`, `producer.*` and `admin.*` for one kind of client, `security.*`, `sasl.*`,
-    `ssl.*` and their like for all, `default.api.timeout.ms` for how long a call waits. An append is checked before
+    `ssl.*` and their like for all, `default.api.timeout.ms` for how long a call waits, `replication.factor` for the
+    copies of topics that are created without one. An append is checked before
     anything of it is sent, but it is no transaction: of an append during which brokers fail, some may be stored.
     """
 
@@ -102,8 +103,15 @@ class KafkaLog:
     def topic(self, name: str) -> Topic:
         return self._parts.topics.one(name)
 
-    def create_topic(self, name: str, partitions: int = 1, config: Mapping[str, str | int] | None = None) -> Topic:
-        return self._parts.topics.create(name, partitions, config or {})
+    def create_topic(
+        self,
+        name: str,
+        partitions: int = 1,
+        config: Mapping[str, str | int] | None = None,
+        *,
+        replication_factor: int | None = None,
+    ) -> Topic:
+        return self._parts.topics.create(name, partitions, config or {}, replication_factor)
 
     def delete_topic(self, name: str) -> None:
         self._parts.topics.delete(name)

@@ -156,14 +156,19 @@ class Topics:
             ]
 
     # ---------------------------------------------------------------------------------------------------- changing
-    def create(self, name: str, partitions: int, config: Mapping[str, str | int]) -> Topic:
+    def create(
+        self, name: str, partitions: int, config: Mapping[str, str | int], replication_factor: int | None = None
+    ) -> Topic:
+        """Creates a topic; without a replication factor the setting `replication.factor` decides, else the broker."""
         checked_name(name)
         _check_count(partitions)
+        copies = self._clients.settings.replication_factor if replication_factor is None else replication_factor
+        _check_copies(copies)
         there = self.described([name])[name]
         if there is not None:
             raise TopicExistsError(f"there is a topic {name!r} already, with {there.partitions} partitions")
         texts = _checked(config)
-        wanted = administration.NewTopic(name, partitions, -1, config=texts)
+        wanted = administration.NewTopic(name, partitions, copies, config=texts)
         with _settings_explained(config), explained(f"creating the topic {name!r}"):
             self._clients.admin.create_topics([wanted], request_timeout=self._patience)[name].result()
         return self._until(name, lambda topic: topic.partitions == partitions)
@@ -239,3 +244,11 @@ def _name(entry: Any) -> str:
 def _check_count(partitions: int) -> None:
     if type(partitions) is not int or not 1 <= partitions <= 10_000:
         raise ValueError(f"a topic has 1 to 10000 partitions, not {partitions!r}")
+
+
+def _check_copies(replication_factor: int) -> None:
+    if type(replication_factor) is not int or not (replication_factor == -1 or 1 <= replication_factor <= 32_767):
+        raise ValueError(
+            f"a topic has a replication factor of at least 1, or of -1 for the broker's default, not "
+            f"{replication_factor!r}"
+        )
