@@ -160,15 +160,13 @@ def store_kind(value: Any) -> StoreKind:
 
 
 def store_format(value: Any) -> str:
-    """The format of the DSL's stores, of which Headrace has the plain one.
+    """The format of the DSL's stores.
 
-    >>> store_format("plain")
-    'PLAIN'
+    >>> store_format("headers")
+    'HEADERS'
     """
-    name = value.upper() if isinstance(value, str) else value
-    if name == "HEADERS":
-        raise ValueError("stores keep values and timestamps, but no headers: give DEFAULT or PLAIN")
-    return _one_of({"DEFAULT": "DEFAULT", "PLAIN": "PLAIN"}, name)
+    formats = {name: name for name in ("DEFAULT", "PLAIN", "HEADERS")}
+    return _one_of(formats, value.upper() if isinstance(value, str) else value)
 
 
 def replication_factor(value: Any) -> int:

@@ -98,6 +98,10 @@ class Config:
         "fail", parsing.handler, "what happens to a record that cannot be decoded: fail, continue or dead_letter",
         "runtime.serdes",
     )  # fmt: skip
+    dsl_store_format: str = setting(
+        "DEFAULT", parsing.store_format,
+        "DEFAULT, PLAIN or HEADERS: with HEADERS the results of cached session windows have no headers", "runtime.task",
+    )  # fmt: skip
     dsl_store_suppliers_class: StoreKind = setting(
         "persistent", parsing.store_kind, "where the stores of the DSL are: persistent or memory", "runtime.task"
     )
@@ -206,8 +210,8 @@ class Config:
                     extra[name] = value
                 elif value is not None:
                     parsed[known] = _parsed(name, value, _TABLE[known].metadata["parse"])
-        for name, value in extra.items():
-            _check_extra(name, value)
+        for name in extra:
+            _check_extra(name)
         config = cls(**parsed, extra=MappingProxyType(extra))
         _check_dead_letters(config)
         return config
@@ -294,9 +298,6 @@ WITHOUT_EFFECT = {
     "windowed.inner.deserializer.class": _NO_WINDOWED_CLASS,
     "windowed.inner.serializer.class": _NO_WINDOWED_CLASS,
 }
-# Settings that are checked, and then need nothing to be done.
-_CHECKED = {"dsl.store.format": parsing.store_format}
-
 # Settings of Kafka's clients. What all kinds of clients share may stand without a prefix; the rest needs one.
 SHARED_BY_CLIENTS = (
     "broker.", "client.", "connections.", "enable.sasl.", "enable.ssl.", "metadata.", "reconnect.", "sasl.",
@@ -332,9 +333,9 @@ def client_settings(given: Mapping[str, Any] | str | Path | None) -> dict[str, A
     headrace.errors.ConfigError: there is no setting 'securty.protocol': did you mean 'security.protocol'?
     """
     known = {name: value for name, value in settings_of(given).items() if value is not None}
-    for name, value in known.items():
+    for name in known:
         if name.replace("_", ".") not in _FIELDS:
-            _check_extra(name, value)
+            _check_extra(name)
         elif name not in ("bootstrap.servers", "replication.factor"):
             name_once(name, "it is a setting of an application, not of a client")
     return known
@@ -354,16 +355,14 @@ def _parsed(name: str, value: Any, parse: Callable[[Any], Any]) -> Any:
         raise ConfigError(f"{name}={value!r} cannot be used: {problem}") from None
 
 
-def _check_extra(name: str, value: Any) -> None:
+def _check_extra(name: str) -> None:
     """A setting that is not in the table: for Kafka's clients, without effect, misspelt, or unknown."""
-    if name in _CHECKED:
-        _parsed(name, value, _CHECKED[name])
-    elif reason := _reason(name):
+    if reason := _reason(name):
         name_once(name, reason)
     elif name in _CLIENT_ONLY:
         name_once(name, f"give it to one kind of client, as consumer.{name}, producer.{name} or admin.{name}")
     elif not name.startswith(CLIENT_PREFIXES):
-        guess = get_close_matches(name, [*_FIELDS, *WITHOUT_EFFECT, *_CHECKED, *_SHARED_EXAMPLES], 1, 0.85)
+        guess = get_close_matches(name, [*_FIELDS, *WITHOUT_EFFECT, *_SHARED_EXAMPLES], 1, 0.85)
         if guess:
             raise ConfigError(f"there is no setting {name!r}: did you mean {guess[0]!r}?")
         name_once(name, "nothing here reads it (`headrace config` lists the settings)")
