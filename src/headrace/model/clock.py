@@ -10,7 +10,7 @@ from headrace.model.windows import milliseconds
 
 
 class Clock(Protocol):
-    """Whatever knows the time."""
+    """A source of the current time."""
 
     def now(self) -> int: ...
 
@@ -40,6 +40,6 @@ class ManualClock:
         self._now = now
 
     def advance(self, duration: int | timedelta) -> int:
-        """Move on, and say what time it is then."""
+        """Moves the clock forward and returns the new time."""
         self._now += milliseconds(duration, "the advance of the clock")
         return self._now

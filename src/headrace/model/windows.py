@@ -1,6 +1,6 @@
-"""Windows: what they are, and which of them a timestamp belongs to. All times are milliseconds.
+"""Window definitions, and which windows a timestamp belongs to. All times are milliseconds.
 
-Days of a time zone as windows: 24 hours, except where the clocks change.
+`DailyWindows` are days of a time zone: 24 hours, except where the clocks change.
 """
 
 from __future__ import annotations
@@ -185,11 +185,11 @@ class JoinWindows:
         return cls(ms, ms, milliseconds(grace, "the grace"))
 
     def before(self, duration: int | timedelta) -> Self:
-        """How much earlier the right record may be; less than nothing: it must come that much later."""
+        """Sets how much earlier the right record may be; a negative number means that it must be later."""
         return replace(self, before_ms=milliseconds(duration, "before", at_least=-self.after_ms))
 
     def after(self, duration: int | timedelta) -> Self:
-        """How much later the right record may be; less than nothing: it must come that much earlier."""
+        """Sets how much later the right record may be; a negative number means that it must be earlier."""
         return replace(self, after_ms=milliseconds(duration, "after", at_least=-self.before_ms))
 
 
@@ -209,7 +209,7 @@ class DailyWindows:
 
     zone: ZoneInfo
     grace: int
-    # The day that was asked for last: records mostly come in order, and a day takes 9 µs to find.
+    # Caches the last day: records mostly come in order, and finding a day takes 9 µs.
     _recent: list[Window] = field(default_factory=list[Window], compare=False, repr=False)
 
     @classmethod
@@ -247,7 +247,7 @@ class DailyWindows:
             start = timestamp - timestamp % _DAY
             return Window(start, min(start + _DAY, LONGEST))
         day = datetime.fromtimestamp(timestamp // 1000, tz=self.zone).date()
-        # Where the clocks go back across midnight an hour of the old day comes again: it counts to the new day.
+        # Where the clocks go back across midnight, the repeated hour belongs to the new day.
         while timestamp >= self._midnight(day + timedelta(days=1)):
             day += timedelta(days=1)
         return Window(max(0, self._midnight(day)), self._midnight(day + timedelta(days=1)))

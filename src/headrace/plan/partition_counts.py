@@ -15,7 +15,7 @@ def partition_counts(
 ) -> dict[str, int]:
     """The partition counts of all internal topics; `known` has those of the topics in the log.
 
-    What was so `before`, in an earlier run, stays: an internal topic does not grow with the topics that feed it.
+    Counts from `before`, an earlier run, stay: an internal topic does not grow with the topics that feed it.
     """
     counts = {name: count for name, count in (before or {}).items() if name in graph.internal_topics}
     counts |= {name: topic.partitions for name, topic in graph.internal_topics.items() if topic.partitions is not None}
@@ -33,7 +33,7 @@ def inherited(
     if topic in counts:
         return counts[topic]
     if topic in on_the_way:
-        return 0  # a circle says nothing new
+        return 0  # a cycle adds nothing
     writers = [stage for stage in plan.stages.values() if topic in stage.outputs]
     found = [count_of(name, known) for stage in writers for name in stage.topics]
     found += [inherited(name, plan, known, counts, on_the_way | {topic}) for stage in writers for name in stage.inputs]

@@ -1,9 +1,7 @@
-"""What is to run: sub-topologies on levels, and what flows between them.
+"""Cuts a topology at its internal topics into sub-topologies, and puts these on levels.
 
-Cuts a graph at its internal topics, and puts the parts on levels.
-
-Sub-topologies can feed each other in a circle: the answers of a foreign-key join come back to where the questions came
-from. An edge that closes a circle is a back edge.
+Sub-topologies can form a cycle: the responses of a foreign-key join return to the sub-topology that subscribed. An edge
+that closes a cycle is a back edge: its rows arrive in the next batch.
 """
 
 from __future__ import annotations
@@ -45,7 +43,7 @@ class Plan:
     stages: Mapping[int, Stage]
     edges: tuple[Edge, ...]
     levels: tuple[tuple[int, ...], ...]
-    global_nodes: tuple[str, ...]  # what fills the global stores; every host runs it
+    global_nodes: tuple[str, ...]  # the nodes that fill the global stores
 
     def level_of(self, number: int) -> int:
         return next(index for index, level in enumerate(self.levels) if number in level)
@@ -95,7 +93,7 @@ def edges_between(stages: dict[int, Stage]) -> Iterator[Edge]:
 
 
 def mark_back_edges(stages: dict[int, Stage], edges: list[Edge]) -> Iterator[Edge]:
-    """Goes through the stages depth first; an edge to a stage that is still being visited closes a circle."""
+    """Visits the stages depth first; an edge to a stage that is still being visited closes a cycle."""
     visiting: set[int] = set()
     done: set[int] = set()
     back: set[Edge] = set()
@@ -111,7 +109,7 @@ def mark_back_edges(stages: dict[int, Stage], edges: list[Edge]) -> Iterator[Edg
         visiting.remove(number)
         done.add(number)
 
-    # From stages that read the log first: where a circle is entered, it is best entered at its beginning.
+    # Starts with stages that read the log, so that a cycle is entered at its beginning.
     for number in sorted(
         stages, key=lambda number: (not stages[number].topics and not stages[number].patterns, number)
     ):
@@ -122,7 +120,7 @@ def mark_back_edges(stages: dict[int, Stage], edges: list[Edge]) -> Iterator[Edg
 
 
 def levels(stages: dict[int, Stage], edges: tuple[Edge, ...]) -> tuple[tuple[int, ...], ...]:
-    """A stage is one level below the lowest of those that feed it."""
+    """The levels: a stage is one level below the lowest stage that feeds it."""
     level: dict[int, int] = {}
 
     def level_of(number: int) -> int:

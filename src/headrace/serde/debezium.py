@@ -32,7 +32,7 @@ class RowChange:
 
 
 class _Envelope(msgspec.Struct):
-    """What of an envelope is looked at; what is not always needed is still bytes."""
+    """The fields of an envelope that are read; `before` and `after` stay bytes until they are needed."""
 
     before: Raw = Raw(b"null")
     after: Raw = Raw(b"null")
@@ -82,7 +82,7 @@ def _rows(name: str, row: Serde, recipe: Any, *, immutable: bool) -> Serde:
     encode_row, decode_row = row.encode, row.decode
 
     def encode(value: Any) -> bytes:
-        # Whether there was a row before is not known here; who reads changes puts the row there in both cases.
+        # Whether the row existed before is not known here; a reader of changes puts the row in both cases.
         return _dump(_Row(None, Raw(encode_row(value)), "c"))
 
     def decode(raw: bytes) -> Any:

@@ -1,4 +1,4 @@
-"""Which types have values that nobody can change in place."""
+"""Tells whether the values of a type are immutable."""
 
 from __future__ import annotations
 

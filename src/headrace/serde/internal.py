@@ -1,10 +1,8 @@
-"""Values whose serde nobody declared, in state and on the way between sub-topologies.
+"""Serdes of what stays inside an application.
 
-| 0 | MessagePack |, of a tuple | 1 | MessagePack of its list |, of an empty text nothing
-
-A table's changes on their way to another sub-topology.
-
-The messages of a foreign-key join: the left side subscribes, the right side responds.
+- Values without a declared serde: | 0 | MessagePack |; a tuple: | 1 | MessagePack of its list |; an empty string: nothing.
+- Changes of a table, sent to another sub-topology.
+- Messages of a foreign-key join: the left side sends subscriptions, the right side sends responses.
 """
 
 from __future__ import annotations
@@ -41,7 +39,7 @@ def decode(raw: bytes) -> Any:
 
 
 def _check(part: Any, whole: Any) -> None:
-    """Whatever would come back as something else is refused, before anybody takes it for what it was."""
+    """Rejects values that would decode to something else."""
     if type(part) in _SCALARS:
         return
     if type(part) is list:

@@ -52,7 +52,7 @@ def _has_fields(kind: Any) -> bool:
 
 
 def _exactly(kind: type, encode: Callable[[Any], bytes]) -> Callable[[Any], bytes]:
-    """Refuses what would not come back as it went: another type, or a subclass with more fields."""
+    """Rejects values that would decode to something else: another type, or a subclass with more fields."""
 
     def encode_exactly(value: Any) -> bytes:
         if type(value) is kind:

@@ -170,12 +170,12 @@ def decode_uuid(raw: bytes) -> Uuid:
 
 
 def refuse_void(value: Any) -> Any:
-    """VOID has nothing but null, and null never reaches a serde."""
+    """Rejects every value: VOID accepts only null, and null never reaches a serde."""
     raise ValueError(f"VOID takes no value but None, not {value!r}")
 
 
 def _integer(serde: str, value: Any) -> int:
-    """An int of whatever counts as one, numpy's included; a bool does not: it would come back as a number."""
+    """Converts integers, numpy's included; rejects a bool, which would decode to a number."""
     if isinstance(value, bool) or not hasattr(value, "__index__"):
         raise _wrong_type(serde, "an int", value)
     return index(value)

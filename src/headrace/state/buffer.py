@@ -1,6 +1,6 @@
-"""Records that wait for their time: unmatched records of outer joins, joins with grace, and suppressed updates.
+"""Buffers of records that wait: unmatched records of outer joins, joins with grace, and suppressed updates.
 
-All three lie in a table of bytes, ordered by time, so that they survive a restart like any other state.
+Each buffer is a table of bytes, ordered by time, so that it survives a restart like any other state.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from headrace.state.task_state import Cell
 from headrace.state.values import pack_parts, pack_record, unpack_parts, unpack_record
 
 TIME = struct.Struct(">Q")
-AT_HAND = 100_000  # entries that are kept as they came, beside their bytes
+AT_HAND = 100_000  # entries that are also kept decoded
 SIGN = 1 << 63  # flips the sign bit, so that negative times come first
 
 
@@ -53,7 +53,7 @@ class UnmatchedBuffer:
             self._decoded[place] = packed, key, value
 
     def forget(self, timestamp: int, left_side: bool, key: Any) -> None:
-        """A partner has been found."""
+        """Removes a record that has found a partner."""
         place = self.place(timestamp, left_side, key)
         if self.table.has(place):
             self.remove(place)
@@ -78,7 +78,7 @@ class UnmatchedBuffer:
 
 
 class Waiting(NamedTuple):
-    """A record that waits, with what is to be said about it when it goes on."""
+    """A record that waits, with its timestamp, headers and metadata."""
 
     key: Any
     value: Any
@@ -88,7 +88,7 @@ class Waiting(NamedTuple):
 
 
 class GraceBuffer:
-    """Records of a stream that wait until the table they are joined with is settled.
+    """Records of a stream that wait until the grace of their table join has passed.
 
     | time, sign flipped u64 | key | sequence u32 |  →  the record
     """
@@ -150,7 +150,7 @@ class SuppressBuffer:
         self.size.value += self._size(encoded, raw)
 
     def oldest(self) -> tuple[bytes, int] | None:
-        """The place and the time of what goes next."""
+        """The place and the time of the oldest update."""
         for place, _ in self.table.scan(b"\1", b"\2"):
             return place, time_of(place[1:9])
         return None
@@ -168,7 +168,7 @@ class SuppressBuffer:
         self.table.put(b"\0" + encoded, None)
 
     def prior(self, key: Any) -> tuple[bool, Any]:
-        """Whether the key is held back, and its value from before."""
+        """Whether the key is held back, and its value before the first held-back update."""
         encoded = self.key.encode(key)
         moment = self.table.get(b"\0" + encoded)
         if moment is None:
@@ -183,7 +183,7 @@ class SuppressBuffer:
 
     @staticmethod
     def _size(encoded: bytes, raw: bytes) -> int:
-        """What Kafka Streams counts: time, key, values, and the record's context."""
+        """The size as Kafka Streams counts it: time, key, values, and the record's context."""
         (prior, old, new), _, headers, metadata = unpack_record(raw)
         values = len(prior or b"") + (0 if old == prior else len(old or b"")) + len(new or b"")
         context = 20 + len(metadata.topic if metadata else "")

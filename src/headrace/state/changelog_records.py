@@ -1,11 +1,11 @@
-"""What a store holds as records of the topic in which Kafka Streams keeps a copy of it, encode beside decode.
+"""The records of a Kafka Streams changelog topic, encode beside decode, for every kind of store.
 
 key-value   | key |                              →  value; a timestamped one has the record's timestamp
 window      | key | start i64 | sequence u32 |   →  value, the same; the sequence tells duplicates apart
 session     | key | end i64 | start i64 |        →  value
 versioned   | key |                              →  one record for every version; it begins at the record's timestamp
 
-A record without a value: what was there is deleted. All numbers are big-endian.
+A record without a value deletes the entry. All numbers are big-endian.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def decode_session_key(raw: bytes) -> tuple[bytes, int, int]:
 
 # ----------------------------------------------------------------------------------------------------------- to a store
 def fill(state: TaskState, name: str, rows: Iterable[Row]) -> int:
-    """Puts into a store what the records of its changelog say, in their order; gives the largest timestamp, or -1."""
+    """Fills a store from the records of its changelog, in order; returns the largest timestamp, or -1."""
     spec, store = state.specs[name], state.store(name)
     put, last = _putting(spec, store), -1
     for key, value, timestamp in _latest(rows) if _has_duplicates(spec) else rows:
@@ -92,7 +92,7 @@ def _has_duplicates(spec: StoreSpec) -> bool:
 
 
 def _latest(rows: Iterable[Row]) -> list[Row]:
-    """The last record of every key: a store of duplicates takes nothing back."""
+    """The last record of every key, for a store of duplicates, which cannot delete."""
     found: dict[bytes, Row] = {}
     for row in rows:
         found.pop(row[0], None)
@@ -157,7 +157,7 @@ def _putting_sessions(
 
 
 class Lifetime:
-    """Whether something is still within the retention. A store would refuse it, too, but count it as dropped."""
+    """Whether an entry is within the retention; the store would reject an expired one too, but count it as dropped."""
 
     def __init__(self, retention: int) -> None:
         self._retention, self._clock = retention, -1
@@ -173,14 +173,14 @@ def unreadable(name: str) -> StreamsError:
 
 # --------------------------------------------------------------------------------------------------------- from a store
 def rows_of(state: TaskState, name: str, clock: int) -> Iterator[Row]:
-    """What a store holds, as its changelog would say it; `clock` is the timestamp of what has none."""
+    """The entries of a store as changelog records; `clock` is the timestamp of entries that have none."""
     spec, entries = state.specs[name], entries_of(state, name)
     match spec.kind:
         case KeyValueKind(timestamped=True):
             return ((key, raw[NUMBER.size :], _number(raw)) for key, raw in entries)
         case KeyValueKind():
             return ((key, raw, clock) for key, raw in entries)
-        case LruKind():  # the one that was used last comes last
+        case LruKind():  # least recently used first
             used = sorted(entries, key=lambda entry: _number(entry[1]))
             return ((key, raw[NUMBER.size :], clock) for key, raw in used)
         case WindowKind() as kind:
@@ -188,14 +188,14 @@ def rows_of(state: TaskState, name: str, clock: int) -> Iterator[Row]:
         case SessionKind():
             return _rows_of_sessions(entries, state.store(name).hidden)
         case VersionedKind():
-            # By time: what is older than the history when it comes is not taken, not even the latest value of a key.
+            # By time: the store rejects versions older than its history on arrival, even the latest value of a key.
             return iter(sorted(_rows_of_versions(entries, entries_of(state, f"{name}/past")), key=itemgetter(2)))
         case BufferKind() | SubscriptionKind():
             raise unreadable(name)
 
 
 def entries_of(state: TaskState, table: str) -> Iterator[Entry]:
-    """What is committed of a table."""
+    """The committed entries of a table."""
     prefix = state.table(table).prefix
     return ((key[PREFIX:], raw) for key, raw in state.engine.scan(prefix, successor(prefix)))
 
@@ -220,7 +220,7 @@ def _rows_of_sessions(entries: Iterator[Entry], hidden: int) -> Iterator[Row]:
 
 
 def _rows_of_versions(latest: Iterator[Entry], past: Iterator[Entry]) -> Iterator[Row]:
-    """The versions of a key, oldest first, and where one ended that no other followed, a deletion."""
+    """The versions of a key, oldest first, with a deletion where a version ended without a successor."""
     found: list[tuple[bytes, int, int | None, bytes | None]] = []  # key, start, end, value
     for place, raw in past:
         end, is_value = NUMBER_AND_FLAG.unpack_from(raw)

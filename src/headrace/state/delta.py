@@ -1,4 +1,4 @@
-"""What one version of a task's state changed; as an object, as bytes, and several in one."""
+"""The changes of one version of a task's state: as an object, as bytes, and several merged into one."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Delta:
 
 
 def apply(delta: Delta, engine: Engine) -> None:
-    """Brings an engine on to the version of a delta."""
+    """Applies a delta to an engine, which then has the delta's version."""
     at = engine.version
     if at is not None and at.number >= delta.version.number:
         raise StateCorruptedError(
@@ -36,7 +36,7 @@ def apply(delta: Delta, engine: Engine) -> None:
 
 
 def merge(deltas: Iterable[Delta], *, from_nothing: bool = False) -> Delta:
-    """One delta that does what several do one after the other; `from_nothing`: nothing was there before the first.
+    """Merges consecutive deltas into one; `from_nothing` means that the first starts from an empty state.
 
     >>> first, second = Delta(Version(1, "a"), ((b"k", b"1"),)), Delta(Version(2, "b"), ((b"k", None),))
     >>> merge([first, second])

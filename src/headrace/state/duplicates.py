@@ -1,4 +1,4 @@
-"""(Key, time) → every value that was put, in the order of arrival, as long as the retention lasts: stream joins."""
+"""The window store of stream joins: (key, time) → every value that was put within the retention, in arrival order."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from headrace.state.timeline import Timeline
 from headrace.state.values import Cell
 from headrace.state.window import Dropped, WindowedValues
 
-AT_HAND = 250_000  # entries whose rows are kept from batch to batch
+AT_HAND = 250_000  # entries that are kept decoded from batch to batch
 
 Entry = tuple[int, int, Any]  # time, sequence, and what the table holds for the value
 _order = itemgetter(0, 1)
@@ -26,9 +26,9 @@ _order = itemgetter(0, 1)
 class WindowedDuplicates(WindowedValues):
     """A window store that keeps every put.
 
-    Joins put and fetch in turn. So the entries of a key are kept at hand in a row, in order, and what a batch puts goes
-    into the table when the batch ends: of a short window under a backlog most has expired by then, and is never
-    written.
+    Joins put and fetch in turn. The entries of a key are therefore kept decoded in a list, in order, and new entries
+    go into the table at the end of the batch: with a short window and a backlog most of them have expired by then and
+    are never written.
     """
 
     def __init__(
@@ -53,7 +53,7 @@ class WindowedDuplicates(WindowedValues):
     # --------------------------------------------------------------------------------------------- writing
     def put(self, key: Any, value: Any, start: int) -> None:
         if value is None and key is not None and self._segment is not None:
-            return  # which of the duplicates? As in Kafka, none; only stores in memory let it move their clock
+            return  # as in Kafka, a null deletes none of the duplicates; only in-memory stores move their clock
         super().put(key, value, start)
 
     def _put_one(self, key: bytes, value: Any, start: int) -> None:
@@ -74,7 +74,7 @@ class WindowedDuplicates(WindowedValues):
                 insort(row, entry, key=_order)
 
     def _write(self, expired: int) -> None:
-        """Has the table take what is new, except what has this time or an earlier one."""
+        """Writes new entries into the table, except those at this time or earlier."""
         put, note = self.table.put_kept, self._note
         for key, entries in self._new.items():
             for start, sequence, kept in entries:
@@ -91,13 +91,13 @@ class WindowedDuplicates(WindowedValues):
 
     # --------------------------------------------------------------------------------------------- reading
     def fetch(self, key: Any, first: int, last: int | None = None) -> Any:
-        """The value that was put last of all, if it was at `first`; with `last`, (time, value) of all in between."""
+        """The last value put at `first`; with `last`, all (time, value) pairs from `first` to `last`."""
         if key is None:
             refuse_null_key(self.name, "fetch")
         if last is not None:
             return self._fetch(key, first, last, reverse=False)
         if self._segment is None:
-            return None  # as in Kafka: of duplicates in memory none is the value of its window
+            return None  # as in Kafka: an in-memory store of duplicates has no single value for a window
         row, place = self._row(self._encode(key)), (first, self._sequence.value)
         at = bisect_left(row, place)
         if first <= self._times.hidden or at == len(row) or row[at][:2] != place:

@@ -1,6 +1,6 @@
-"""Keys kept in order: `sortedcontainers`, which has no type hints, behind the few methods that are used.
+"""The engine of a task's state: an ordered map of bytes to bytes at one committed version.
 
-Where the committed state of one task lies: ordered bytes → bytes, at one version.
+`OrderedKeys` types the few methods of `sortedcontainers` that are used, because that library has no type hints.
 """
 
 from __future__ import annotations
@@ -42,14 +42,14 @@ Changes = Sequence[tuple[bytes, bytes | None]]  # sorted by key; None deletes
 
 
 class Version(NamedTuple):
-    """The number of a batch, and which attempt at it: two attempts may differ, and only one of them wins."""
+    """The number of a batch and the id of the attempt; attempts may differ, and one of them wins."""
 
     number: int
     attempt: str
 
 
 class Engine(Protocol):
-    """The committed state of one task; keys are never empty. Within a batch nothing changes, so scans are stable."""
+    """The committed state of one task. Keys are not empty. Scans are stable, because only `commit` changes it."""
 
     @property
     def version(self) -> Version | None:
@@ -63,11 +63,11 @@ class Engine(Protocol):
         ...
 
     def commit(self, changes: Changes, version: Version) -> None:
-        """All changes or none; keeps what is needed to undo this one commit."""
+        """Applies all changes or none, and keeps what is needed to undo this commit."""
         ...
 
     def undo(self) -> None:
-        """Back to the version before the last commit."""
+        """Goes back to the version before the last commit."""
         ...
 
     def close(self) -> None: ...

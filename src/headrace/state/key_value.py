@@ -1,4 +1,4 @@
-"""Key → value, ordered by the bytes of the key; timestamped ones hold `ValueAndTimestamp`."""
+"""The key-value store: key → value, ordered by the bytes of the key; a timestamped store holds `ValueAndTimestamp`."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class KeyValues:
         return self._get(self.key_bytes(key))
 
     def committed(self, key: Any) -> Any:
-        """The value as of the last commit, whatever this batch did."""
+        """The value as of the last commit, without the changes of this batch."""
         return self.table.committed(self.key_bytes(key))
 
     def range(self, low: Any = None, high: Any = None) -> Iterator[tuple[Any, Any]]:
@@ -64,7 +64,7 @@ class KeyValues:
         self._put(self.key_bytes(key), value)
 
     def put_if_absent(self, key: Any, value: Any) -> Any:
-        """The value that was there, if there was one; then nothing is put."""
+        """Puts the value if the key has none; returns the value that was there."""
         if key is None:
             refuse_null_key(self.name, "put_if_absent")
         old = self.get(key)
@@ -80,7 +80,7 @@ class KeyValues:
             self.put(key, value)
 
     def delete(self, key: Any) -> Any:
-        """Deletes, and gives the value that was there."""
+        """Deletes the key and returns the value that was there."""
         if key is None:
             refuse_null_key(self.name, "delete")
         place = self.key_bytes(key)

@@ -1,13 +1,12 @@
-"""Keys of any length where keys may have 511 bytes: how LMDB holds long ones without losing their order.
+"""State on the local disk, in one LMDB environment per task.
 
-A key of up to 440 bytes is a key of LMDB. All longer keys that share their first 440 bytes lie together in one entry, a
-bucket, under these 440 bytes and a 0. It comes right after the key that is exactly these bytes, and before every other
-key that is greater: so whoever reads the entries in order and opens the buckets sees all keys in order.
+LMDB keys have at most 511 bytes, so long keys lie in buckets. A key of up to 440 bytes is a key of LMDB. All longer
+keys that share their first 440 bytes lie together in one entry, a bucket, under these 440 bytes and a 0. The bucket
+sorts right after the key that equals its prefix and before every greater key, so a scan that opens the buckets returns
+all keys in order.
 
     short    | key |                         →  value
     bucket   | first 440 bytes | 00 |        →  changes (delta.py): the rest of each key, and its value
-
-State on the local disk, in one LMDB environment per task.
 """
 
 from __future__ import annotations
@@ -46,14 +45,14 @@ def seek(key: bytes, *, past: bool = False) -> bytes:
 
 
 def opened(entry: bytes, bucket: bytes, low: bytes, high: bytes | None) -> list[tuple[bytes, bytes]]:
-    """What a bucket holds from `low` up to but without `high`."""
+    """The entries of a bucket from `low` up to but excluding `high`."""
     start = entry[:LONGEST]
     keys = ((start + rest, value) for rest, value in decode_changes(bucket) if value is not None)
     return [(key, value) for key, value in keys if low <= key and (high is None or key < high)]
 
 
 def folded(changes: Changes, stored: Callable[[bytes], bytes | None]) -> Changes:
-    """Changes of keys as changes of entries; `stored` tells what an entry has now."""
+    """Turns changes of keys into changes of entries; `stored` returns the current bytes of an entry."""
     if all(len(key) <= LONGEST for key, _ in changes):
         return changes
     entries = [(key, value) for key, value in changes if len(key) <= LONGEST]
@@ -74,19 +73,21 @@ def _buckets(changes: Changes, stored: Callable[[bytes], bytes | None]) -> Itera
 
 FIRST_MAP = 64 * 1024 * 1024  # bytes of address space, not of disk; doubled whenever it is full
 VERSION, UNDO, BOOT = b"version", b"undo", b"boot"  # keys beside the data
-RECENT, LARGE = 200_000, 1_000  # entries that are remembered from one commit to the next; bytes of one that is not
-pack = msgspec.msgpack.encode  # an undo is written at every commit and hardly ever read: a quarter of a delta's time
+RECENT, LARGE = 200_000, 1_000  # entries cached between commits; an entry of more bytes than this is not cached
+pack = (
+    msgspec.msgpack.encode
+)  # an undo is written at every commit and hardly ever read: MessagePack takes a quarter of a delta's time
 unpack = msgspec.msgpack.Decoder(list[tuple[bytes, bytes | None]]).decode
 LENGTH = struct.Struct(">I")
 
 
 def boot_id(source: Path = Path("/proc/sys/kernel/random/boot_id")) -> str:
-    """Which start of the machine this is; empty where the machine does not say."""
+    """The id of the machine's boot; empty where the system has none."""
     return source.read_text().strip() if source.exists() else ""
 
 
 class LmdbEngine:
-    """A copy of what the checkpoint holds, so nothing is forced to disk; after a crash of the machine it is discarded.
+    """A copy of what the checkpoint holds. It does no fsync; after a crash of the machine the copy is discarded.
 
     Reads see the version of the last commit, in one read transaction that is renewed by the next one. Only one process
     may write to a directory.
@@ -143,10 +144,10 @@ class LmdbEngine:
                     yield entry, value
 
     def reader(self) -> Self:
-        """The same, for reading, as of the last commit: for as long as it is held, whatever is committed meanwhile."""
+        """A read-only engine that stays at the last commit while it is held, whatever is committed meanwhile."""
         other = copy(self)
         try:
-            other._start_reading()  # noqa: SLF001 - it is one of us
+            other._start_reading()  # noqa: SLF001 - the same class
         except lmdb.ReadersFullError as error:
             raise InvalidStateStoreError(f"too many versions of {self.directory} are being read: ask again") from error
         except lmdb.Error as error:
@@ -167,10 +168,10 @@ class LmdbEngine:
             txn.put(VERSION, encode_version(version), db=self._notes)
 
         self._in_transaction(write)
-        self._remember(entries)  # not sooner: what is written into a map that proves full is written again
+        self._remember(entries)  # after the write: a write into a full map is repeated
 
     def _before(self, txn: lmdb.Transaction[bytes], entries: Changes) -> Changes:
-        """What the entries were until now; those that recent commits wrote need not be read, which halves the time."""
+        """The entries before this commit; those of recent commits come from the cache, which halves the time."""
         recent = self._recent
         with txn.cursor() as cursor:
             found = dict(cursor.getmulti([key for key, _ in entries if key not in recent]))
@@ -201,7 +202,7 @@ class LmdbEngine:
         self._in_transaction(write)
 
     def renew(self) -> None:
-        """See what is in the directory now: another process may have written to it between two batches."""
+        """Reads the current version: another process may have written to the directory between two batches."""
         self._recent.clear()
         self._read_anew()
 
@@ -261,7 +262,7 @@ class LmdbEngine:
             if self._file_size() < self._least_size():
                 self._env.close()
                 raise lmdb.CorruptedError("the file is cut off")
-            self._env.reader_check()  # forgets readers of processes that are gone: they would keep old pages alive
+            self._env.reader_check()  # clears readers of dead processes, which would keep old pages alive
             self._data, self._notes = self._env.open_db(b"data"), self._env.open_db(b"notes")
             self._start_reading()
         except (lmdb.Error, OSError) as error:
@@ -297,11 +298,11 @@ class LmdbEngine:
         return (self.directory / "data.mdb").stat().st_size
 
     def _least_size(self) -> int:
-        """A page that lies beyond the end of the file kills the process that reads it."""
+        """The size below which the file is truncated: reading a page beyond its end kills the process."""
         return (self._env.info()["last_pgno"] + 1) * self._env.stat()["psize"]
 
     def _fill_up(self) -> None:
-        """LMDB does not write last pages that are free; with them, a file that is too short is one that was cut off."""
+        """Writes the free last pages, which LMDB leaves out, so that a short file is known to be cut off."""
         size = self._least_size()
         if self._file_size() < size:
             with (self.directory / "data.mdb").open("r+b") as file:

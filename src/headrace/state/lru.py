@@ -1,4 +1,4 @@
-"""Key → value for the keys that were used last; the one that was not used for longest makes room."""
+"""The LRU store: key → value for the most recently used keys."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from headrace.state.values import Cell
 
 
 class RecentlyUsed:
-    """A key-value store of at most `max_entries` keys: `get` and `put` are uses, scans are not."""
+    """A key-value store of at most `max_entries` keys; `get` and `put` count as uses, scans do not."""
 
     def __init__(self, name: str, table: Table, uses: Cell, key: Serde, *, max_entries: int) -> None:
         self.name, self.table, self._uses, self._max_entries = name, table, uses, max_entries
@@ -32,7 +32,7 @@ class RecentlyUsed:
         return entry[1]
 
     def peek(self, key: Any) -> Any:
-        """`get` without being a use."""
+        """Reads a value without counting it as a use."""
         if key is None:
             refuse_null_key(self.name, "get")
         entry = self.table.get(self.key_bytes(key))
@@ -77,7 +77,7 @@ class RecentlyUsed:
             self.table.put(eldest, None)
 
     def put_if_absent(self, key: Any, value: Any) -> Any:
-        """The value that was there, if there was one; then nothing is put."""
+        """Puts the value if the key has none; returns the value that was there."""
         if key is None:
             refuse_null_key(self.name, "put_if_absent")
         old = self.get(key)
@@ -93,7 +93,7 @@ class RecentlyUsed:
             self.put(key, value)
 
     def delete(self, key: Any) -> Any:
-        """Deletes, and gives the value that was there."""
+        """Deletes the key and returns the value that was there."""
         if key is None:
             refuse_null_key(self.name, "delete")
         place = self.key_bytes(key)
@@ -119,7 +119,7 @@ class RecentlyUsed:
         return self._order
 
     def forget(self) -> None:
-        """The order of use is to be read from the table anew."""
+        """Drops the order of use, which is then read from the table again."""
         self._order = None
 
     def _range(self, low: Any, high: Any, *, reverse: bool) -> Iterator[tuple[Any, Any]]:

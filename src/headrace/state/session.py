@@ -1,4 +1,4 @@
-"""(Key, session start, session end) → value, as long as the retention lasts; the store's clock is the largest end."""
+"""The session store: (key, start, end) → value within the retention; the store's clock is the largest end."""
 
 from __future__ import annotations
 
@@ -69,11 +69,11 @@ class Sessions:
             refuse_null_key(self.name, "remove")
         start, end = session.window
         if self._segment is not None and end > self._clock.value:
-            self._clock.value = end  # as in Kafka: only of persistent stores does a removal move the clock
+            self._clock.value = end  # as in Kafka: a removal moves the clock of persistent stores only
         self._delete(self._encode(session.key), start, end)
 
     def _keeps_expired(self, place: bytes, value: Any, end: int) -> bool:
-        """For a session that has expired: as `WindowedValues` does it."""
+        """Whether the table keeps an expired session, as in `WindowedValues`."""
         if not self._too_old(end):
             return True
         if not self._times.lingers:
@@ -84,7 +84,7 @@ class Sessions:
         return True
 
     def _too_old(self, end: int) -> bool:
-        """For a session that has expired: whether Kafka's store drops it, too."""
+        """Whether Kafka's store drops an expired session, too."""
         segment = self._segment
         return segment is None or end // segment < (self._clock.value - self._retention) // segment
 
@@ -129,11 +129,11 @@ class Sessions:
         return self._visible(self.table.scan(), LAST)
 
     def key_bytes(self, session: Windowed) -> bytes:
-        """Where the table has the session."""
+        """The key of the session in the table."""
         return encode_session(self._encode(session.key), session.window.start, session.window.end)
 
     def committed(self, session: Windowed) -> Any:
-        """The value as of the last commit, whatever this batch did."""
+        """The value as of the last commit, without the changes of this batch."""
         return self.table.committed(self.key_bytes(session))
 
     def _find(self, key: Any, earliest_end: int, latest_start: int, *, reverse: bool) -> Iterator[tuple[Windowed, Any]]:
@@ -163,7 +163,7 @@ class Sessions:
         return self._times.hidden
 
     def before(self, place: bytes) -> Any:
-        """The value as of the last commit, as far as it was within the retention then."""
+        """The value as of the last commit, if it was within the retention then."""
         return None if self._times.was_hidden(decode_session(place)[2]) else self.table.committed(place)
 
     def by_end(self, first: int, last: int) -> Iterator[tuple[Windowed, Any]]:
@@ -173,16 +173,16 @@ class Sessions:
         return ((self._windowed(key, start, end), value) for key, start, end, value in found if value is not None)
 
     def hold_back(self, time: int) -> None:
-        """Sessions that end at this time or later stay, expired or not, until `by_end` was asked for them."""
+        """Keeps sessions that end at this time or later, expired or not, until `by_end` has returned them."""
         self._times.hold_back(time)
 
     def expire(self) -> None:
-        """Removes what nobody can see any more."""
+        """Removes expired sessions."""
         for noted in self._times.take_expired():
             self.table.put(encode_session(*decode_by_end(noted)), None)
 
 
 def _ties_turned(found: Iterator[tuple[Windowed, Any]]) -> Iterator[tuple[Windowed, Any]]:
-    """Of the sessions of a key with the same end Kafka's stores in memory give the one that starts last first."""
+    """Orders sessions with the same end as Kafka's in-memory stores do: the one that starts last comes first."""
     for _, same_end in groupby(found, key=lambda entry: entry[0].window.end):
         yield from reversed(list(same_end))

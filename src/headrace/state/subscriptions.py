@@ -1,4 +1,4 @@
-"""What the right side of a foreign-key join remembers: which left rows want to hear of which foreign key.
+"""The subscriptions that the right side of a foreign-key join keeps: which left rows refer to which foreign key.
 
 | length of the foreign key u32 | foreign key | primary key |  →  the subscription
 """

@@ -1,4 +1,4 @@
-"""One store's cells: what this batch changed, in memory, over what the engine has committed."""
+"""The table of one store: the changes of this batch in memory, over the committed state of the engine."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ def nothing_at_hand(_key: bytes, default: Any) -> Any:
 class Table:
     """Bytes → decoded values.
 
-    `share`: values cannot be changed in place, so the very objects are kept, those of earlier batches too. Otherwise a
-    value is encoded when it is put and decoded anew at every get, so that what user code does to an object never
-    reaches the store; unless `hold`: then the caller owns the objects that it puts until the batch ends.
+    With `share`, values cannot be changed in place, so the table keeps the objects themselves, across batches too.
+    Otherwise it encodes a value at `put` and decodes it at every `get`, so that user code cannot change a stored value
+    in place. With `hold`, the table keeps the object until the batch ends, and the caller must not change it.
     """
 
     # These run millions of times a batch: they are closures over plain dicts, made once, and `put` of a kept object is
-    # the dict's own. Order is looked after in `scan` only.
+    # the dict's own method. Only `scan` sorts.
     get: Callable[[bytes], Any]
     put: Callable[[bytes, Any], None]
     put_kept: Callable[[bytes, Any], None]  # of a value as the table keeps it: the object if shared, else encoded
-    recent: Callable[[bytes, Any], Any]  # what this batch has put, or else the second argument: spares a `get` a call
+    recent: Callable[[bytes, Any], Any]  # the value that this batch put, else the second argument; saves `get` a call
 
     def __init__(
         self,
@@ -103,17 +103,17 @@ class Table:
         return put
 
     def has(self, key: bytes) -> bool:
-        """Whether the key has a value; nothing is decoded for it."""
+        """Whether the key has a value, without decoding it."""
         held = self._changed.get(key, UNKNOWN)
         return (self._load(key) if held is UNKNOWN else held) is not None
 
     def committed(self, key: bytes) -> Any:
-        """The value as of the last commit, whatever this batch did."""
+        """The value as of the last commit, without the changes of this batch."""
         held = self._load(key)
         return held if held is None or self.share else self.decode(held)
 
     def _load(self, key: bytes) -> Any:
-        """What `_clean` is to hold for a key."""
+        """Loads the committed value of a key for `_clean`."""
         held = self._clean.get(key, UNKNOWN)
         if held is not UNKNOWN:
             return held
@@ -133,7 +133,7 @@ class Table:
         return self.decode(raw) if raw is not None and self.share else raw
 
     def is_beyond(self, key: bytes) -> bool:
-        """Whether the key lies behind all that is stored: what is ordered by time is mostly asked for such keys."""
+        """Whether the key is greater than every stored key; lookups in tables ordered by time mostly are."""
         last = self._last
         if last is None:
             stored = self._scan_stored(b"", None, reverse=True)
@@ -148,7 +148,7 @@ class Table:
     def scan(
         self, low: bytes = b"", high: bytes | None = None, *, reverse: bool = False
     ) -> Iterator[tuple[bytes, Any]]:
-        """Keys from `low` up to but without `high`, and their values, as they are now: later puts do not show."""
+        """Entries from `low` up to but excluding `high`, as they are now: later puts do not show."""
         stored = iter(()) if self.is_beyond(low) else self._scan_stored(low, high, reverse=reverse)
         changed = self._changed_between(low, high, reverse=reverse)
         return self._merged(changed, stored, gt if reverse else lt) if changed else self._as_stored(stored)
@@ -158,13 +158,13 @@ class Table:
         return self._engine.scan(prefix + low, successor(prefix) if high is None else prefix + high, reverse=reverse)
 
     def count(self) -> int:
-        """How many keys have a value."""
+        """The number of keys that have a value."""
         stored = sum(1 for _ in self._scan_stored(b"", None, reverse=False))
         return stored + sum((held is not None) - self._stored(key) for key, held in self._changed.items())
 
     @property
     def touched(self) -> int:
-        """How many keys this batch has put."""
+        """The number of keys that this batch has put."""
         return len(self._changed)
 
     def _changed_between(self, low: bytes, high: bytes | None, *, reverse: bool) -> list[tuple[bytes, Any]]:
@@ -172,7 +172,7 @@ class Table:
         if order is None:
             order = self._order = ordered_keys(changed)
         elif len(order) < len(changed):
-            # A dict keeps the order of insertion and nothing is taken out of this one: the new keys are the last ones.
+            # A dict keeps insertion order and nothing is removed from this one, so the new keys are the last ones.
             new = len(changed) - len(order)
             if new == 1:  # a put and a scan in turn, as joins do: half the time of an update
                 order.add(next(reversed(changed)))
@@ -213,7 +213,7 @@ class Table:
 
     # ---------------------------------------------------------------------------------- the end of a batch
     def changes(self) -> list[tuple[bytes, bytes | None]]:
-        """What this batch changed, encoded and sorted, under the engine's keys."""
+        """The changes of this batch, encoded and sorted by the engine's keys."""
         prefix, changed, encode = self.prefix, self._changed, self.encode
         result: list[tuple[bytes, bytes | None]] = []
         kept_as_bytes = not (self.share or self._hold)
@@ -226,7 +226,7 @@ class Table:
         return result
 
     def settle(self, changes: Iterable[tuple[bytes, bytes | None]]) -> None:
-        """These changes are committed: they are what the next batch starts from."""
+        """Takes the committed changes as the starting point of the next batch."""
         if self._hold:
             skip = len(self.prefix)
             self._clean.update((key[skip:], raw) for key, raw in changes)
@@ -238,11 +238,11 @@ class Table:
         self.rollback()
 
     def rollback(self) -> None:
-        """Forget what this batch changed."""
+        """Discards the changes of this batch."""
         self._changed.clear()
         self._order = None
 
     def forget(self) -> None:
-        """Forget all that is remembered: the engine was changed underneath."""
+        """Discards everything cached, because the engine was changed underneath."""
         self.rollback()
         self._clean, self._older, self._last = {}, {}, None

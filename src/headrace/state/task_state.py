@@ -1,4 +1,4 @@
-"""All state of one task: its stores, its tables, its cells; a commit makes what a batch changed one version."""
+"""All state of one task: stores, tables and cells; a commit turns the changes of a batch into one version."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ LOGGED, UNLOGGED = "(cells)", "(unlogged cells)"  # no store can have such a nam
 
 
 class TaskState:
-    """What a task remembers: opened over an engine, used batch after batch."""
+    """The state of a task, opened over an engine and used batch after batch."""
 
     def __init__(self, specs: Mapping[str, StoreSpec], engine: Engine, settings: Settings) -> None:
         self.specs, self.engine = specs, engine
@@ -51,7 +51,7 @@ class TaskState:
         caching: bool = False,
         dropped: Callable[[str, int], None],
     ) -> Self:
-        """`key`, `value`, `persistent`: for specs that leave them open; `dropped` is told (reason, count)."""
+        """`key`, `value` and `persistent` are defaults for the specs; `dropped` is called with (reason, count)."""
         return cls(specs, engine, Settings(key, value, persistent, caching, dropped))
 
     # ------------------------------------------------------------------------------------------- its parts
@@ -82,7 +82,7 @@ class TaskState:
         return table
 
     def cell(self, name: str, default: Content, *, logged: bool = True) -> Cell:
-        """A value that is saved at commit if it changed."""
+        """A cell; `commit` saves its value if it changed."""
         return (self._cells if logged else self._unlogged_cells).cell(name, default)
 
     def _prefix(self, name: str) -> bytes:
@@ -97,11 +97,11 @@ class TaskState:
     # ------------------------------------------------------------------------------------------ its batches
     @property
     def version(self) -> Version | None:
-        """The version that is open; the engine may have gone on, if another process runs the task too."""
+        """The version of this state; the engine may be ahead if another process runs the task too."""
         return self._at
 
     def commit(self, version: Version) -> Delta:
-        """Makes this batch's changes the given version, and says what was changed of all that is logged."""
+        """Commits the changes of this batch as a version, and returns the delta of everything that is logged."""
         if self.engine.version != self._at:
             raise InvalidStateStoreError(
                 f"the engine is at {self.engine.version}, this state at {self._at}: call refresh()"
@@ -118,7 +118,7 @@ class TaskState:
         return Delta(version, tuple(logged))
 
     def everything(self) -> Delta:
-        """All that is logged, as of the last commit: as a delta that leads there from nothing."""
+        """All logged state as of the last commit, as a delta from nothing."""
         if self._at is None:
             raise InvalidStateStoreError("nothing was ever committed here")
         unlogged = tuple(holder.prefix for name, holder in self._holders() if name in self._unlogged)
@@ -126,24 +126,24 @@ class TaskState:
         return Delta(self._at, tuple((key, value) for key, value in entries if not key.startswith(unlogged)))
 
     def rollback(self) -> None:
-        """Forgets this batch."""
+        """Discards the changes of this batch."""
         for _, holder in self._holders():
             holder.rollback()
         for part in self._parts:
             part.after_rollback()
 
     def undo(self) -> None:
-        """Back to the version before the last commit; this batch is forgotten, too."""
+        """Goes back to the version before the last commit, and discards the changes of this batch."""
         self.engine.undo()
         self.refresh()
 
     def apply(self, delta: Delta) -> None:
-        """On to the version of a delta that another attempt made; this batch is forgotten."""
+        """Applies the delta of another attempt, and discards the changes of this batch."""
         deltas.apply(delta, self.engine)
         self.refresh()
 
     def refresh(self) -> None:
-        """Reads everything anew: the engine was changed underneath."""
+        """Reads everything again, because the engine was changed underneath."""
         for _, holder in self._holders():
             holder.forget()
         for part in self._parts:
@@ -154,7 +154,7 @@ class TaskState:
         self.engine.close()
 
     def _holders(self) -> list[tuple[str, Table | Cells]]:
-        """All that holds changes, by prefix, which is the engine's order."""
+        """All tables and cells by prefix, which is the order of the engine."""
         cells = [(LOGGED, self._cells), (UNLOGGED, self._unlogged_cells)]
         return sorted([*self._tables.items(), *cells], key=lambda item: item[1].prefix)
 

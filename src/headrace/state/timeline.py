@@ -1,4 +1,4 @@
-"""What a store holds, by time: so that what has expired is found without a look at the rest."""
+"""An index of a store by time, which finds expired entries without scanning the rest."""
 
 from __future__ import annotations
 
@@ -10,42 +10,42 @@ from headrace.state.keys import FIRST, LAST, times_between
 from headrace.state.table import Table
 from headrace.state.values import Cell
 
-# A jump of stream time can expire everything at once. What is expired is invisible, so its removal may take several
-# batches: each removes this many entries, and twice as many as it adds.
+# A jump of stream time can expire everything at once. Expired entries are invisible, so their removal may take several
+# batches: each batch removes this many entries, and twice as many as it adds.
 AT_MOST = 10_000
 
-# With caching, Kafka Streams shows what has expired as long as it is in its cache. Here that is as long as it is among
-# this many entries, so that a restart makes no difference.
+# With caching, Kafka Streams shows expired entries while they are in its cache. Headrace shows the last ones up to this
+# number, so that a restart makes no difference.
 LINGERING = 10_000
 
 
 class Timeline:
     """An index whose entries begin with a time; the store's clock is the largest time that was put.
 
-    `lingers`: the last ones to expire are still shown.
+    With `lingers`, the entries that expired last are still shown.
     """
 
     def __init__(self, table: Table, clock: Cell, retention: int, *, lingers: bool = False) -> None:
         self.table, self.clock, self._retention = table, clock, retention
         self._held = LAST
-        self._settled = FIRST  # up to here nothing is left to remove
+        self._settled = FIRST  # entries up to this time have been removed
         self.lingers = lingers
         self._lingering: deque[bytes] | None = deque() if lingers else None
         self.has = table.has
 
     @property
     def hidden(self) -> int:
-        """What has this time or an earlier one is not shown."""
+        """Entries at this time or earlier are not shown."""
         return FIRST if self.lingers else self.expired
 
     @property
     def expired(self) -> int:
-        """What has this time or an earlier one has expired, shown or not."""
+        """Entries at this time or earlier have expired, shown or not."""
         return self.clock.value - self._retention
 
     @property
     def gone(self) -> int:
-        """What has this time or an earlier one may be removed."""
+        """Entries at this time or earlier may be removed."""
         return FIRST if self._lingering is not None else self._last_over
 
     @property
@@ -54,7 +54,7 @@ class Timeline:
         return min(self.expired, self._held - 1)
 
     def was_hidden(self, time: int) -> bool:
-        """Whether what has this time had expired when the last batch was committed."""
+        """Whether entries at this time had expired when the last batch was committed."""
         return time <= self.clock.saved - self._retention
 
     def add(self, place: bytes, time: int) -> None:
@@ -72,11 +72,11 @@ class Timeline:
         return (place for place, _ in self.table.scan(*times_between(first, last)))
 
     def hold_back(self, time: int) -> None:
-        """Nothing of this time or later is removed, expired or not: somebody still waits for it."""
+        """Keeps entries at this time or later, expired or not, because an operator still waits for them."""
         self._held = time
 
     def rolled_back(self) -> None:
-        """What was removed is there again, and what was waited for is still: hold all back until it is said anew."""
+        """After a rollback removed entries exist again: keeps everything until the next `hold_back`."""
         self._settled = FIRST
         if self._lingering is not None:
             self._lingering.clear()
@@ -84,7 +84,7 @@ class Timeline:
             self._held = FIRST
 
     def take_expired(self, span: int = 1) -> list[bytes]:
-        """Takes out entries all of whose times, `span` from the one they begin with, have expired."""
+        """Removes entries whose whole span of time has expired; an entry covers `span` from its own time."""
         last = self._last_over - span + 1
         limit = AT_MOST + 2 * self.table.touched
         lingering = self._lingering
@@ -103,7 +103,7 @@ class Timeline:
 
     def _too_many(self, lingering: deque[bytes], last: int, limit: int) -> list[bytes]:
         if self._settled == FIRST:
-            lingering.clear()  # all of them are found anew
+            lingering.clear()  # the scan finds all of them again
         if last > self._settled:
             lingering.extend(self.between(self._settled + 1, last))
             self._settled = last

@@ -1,10 +1,9 @@
-"""Several byte strings, some of them absent, in one; and a record's context beside them.
+"""Layouts of stored values, encode beside decode, and cells: single values that are state.
 
-| number of parts u32 | length of each i32, -1 if absent | the parts |
+parts    | number of parts u32 | length of each i32, -1 if absent | the parts |
 
-Every layout of a stored value that says more than the value itself, encode beside decode.
-
-Single values that are state: clocks, sequence numbers, the stream time of an operator.
+A codec lays a value out with a timestamp or a period of validity. A cell holds a clock, a sequence number or the stream
+time of an operator.
 """
 
 from __future__ import annotations
@@ -68,7 +67,7 @@ NUMBER_AND_FLAG = struct.Struct(">q?")
 
 
 class Codec(NamedTuple):
-    """How a table writes and reads a value; `share`: a decoded value cannot be changed in place."""
+    """Encodes and decodes the values of a table; `share` is true when a decoded value cannot be changed in place."""
 
     encode: Callable[[Any], bytes]
     decode: Callable[[bytes], Any]
@@ -81,7 +80,7 @@ def plain(serde: Serde) -> Codec:
 
 # | timestamp i64 | value |
 def timestamped(serde: Serde) -> Codec:
-    """For `ValueAndTimestamp`."""
+    """The codec of `ValueAndTimestamp`."""
     to_bytes, from_bytes = serde.encode, serde.decode
 
     def encode(pair: ValueAndTimestamp) -> bytes:
@@ -94,7 +93,7 @@ def timestamped(serde: Serde) -> Codec:
 
 
 def latest(serde: Serde) -> Codec:
-    """For the latest `VersionedRecord` of a key: it has no end, so it is laid out as a timestamped value is."""
+    """The codec of the latest `VersionedRecord` of a key: it has no end, so it is laid out as a timestamped value."""
     to_bytes, from_bytes = serde.encode, serde.decode
 
     def encode(record: VersionedRecord) -> bytes:
@@ -108,7 +107,7 @@ def latest(serde: Serde) -> Codec:
 
 # | valid to i64 | 1 | value |, or | valid to i64 | 0 | where the key was deleted at that time
 def past(serde: Serde) -> Codec:
-    """For `(valid_to, value or None)`: a version that is over."""
+    """The codec of `(valid_to, value or None)`: a version that has ended."""
     to_bytes, from_bytes = serde.encode, serde.decode
 
     def encode(version: tuple[int, Any]) -> bytes:
@@ -124,7 +123,7 @@ def past(serde: Serde) -> Codec:
 
 # | number of the use i64 | value |
 def used(serde: Serde) -> Codec:
-    """For `(number of the last use, value)`."""
+    """The codec of `(number of the last use, value)`."""
     to_bytes, from_bytes = serde.encode, serde.decode
 
     def encode(entry: tuple[int, Any]) -> bytes:
@@ -144,7 +143,7 @@ class Cell:
 
     __slots__ = ("default", "saved", "value")
 
-    value: Any  # an int, bytes or None; Any, because it is the operator's to know which
+    value: Any  # an int, bytes or None; the operator knows which
     saved: Any  # as of the last commit
 
     def __init__(self, default: Content, saved: Content) -> None:
@@ -180,7 +179,7 @@ def decode_cell(raw: bytes) -> Content:
 
 
 class Cells:
-    """The cells of a task that are logged, or those that are not."""
+    """The logged, or the unlogged, cells of a task."""
 
     def __init__(self, prefix: bytes, load: Callable[[bytes], bytes | None]) -> None:
         self.prefix, self._load = prefix, load
@@ -205,7 +204,7 @@ class Cells:
             cell.value = cell.saved
 
     def forget(self) -> None:
-        """Read every cell anew: the engine was changed underneath."""
+        """Reads every cell again, because the engine was changed underneath."""
         for name, cell in self._cells.items():
             cell.value = cell.saved = self._saved(name, cell.default)
 

@@ -1,4 +1,4 @@
-"""Key → values by timestamp: what a key had at any moment of the history that is kept."""
+"""The versioned store: key → the value that was valid at any time within the history."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def segment_interval(history: int) -> int:
 
 
 class Past(NamedTuple):
-    """A version that is over, or a deletion (the value is None). `start == end`: a deletion that nothing came after."""
+    """A version that has ended, or a deletion (the value is None); `start == end`: a deletion without a successor."""
 
     start: int
     end: int
@@ -45,8 +45,8 @@ class Past(NamedTuple):
 class Versions:
     """A versioned store.
 
-    The latest value of a key lies in one table and never expires. Versions that are over lie in another, by key and
-    start; they never overlap, and where there is none the key had no value. As in Kafka, a deletion at the very time of
+    The latest value of a key lies in one table and never expires. Versions that have ended lie in another, by key and
+    start; they never overlap, and in a gap the key had no value. As in Kafka, a deletion at the very time of
     the latest value leaves no trace if the key had no value before.
     """
 
@@ -59,7 +59,7 @@ class Versions:
 
     # --------------------------------------------------------------------------------------------- writing
     def put(self, key: Any, value: Any, timestamp: int) -> int:
-        """Until when the new version is valid: a timestamp, or `LATEST`; `NOT_PUT` if it is older than the history."""
+        """Puts a version; returns the end of its validity, `LATEST`, or `NOT_PUT` if it is older than the history."""
         if key is None:
             refuse_null_key(self.name, "put")
         if self._too_old(timestamp):
@@ -67,7 +67,7 @@ class Versions:
         return self._put(self._encode(key), value, timestamp)
 
     def delete(self, key: Any, timestamp: int) -> VersionedRecord | None:
-        """Deletes as of the timestamp, and gives the version that was valid then."""
+        """Deletes as of the timestamp, and returns the version that was valid then."""
         if key is None:
             refuse_null_key(self.name, "delete")
         if self._too_old(timestamp):
@@ -160,17 +160,17 @@ class Versions:
         return self._encode(key)
 
     def committed(self, key: Any) -> VersionedRecord | None:
-        """The latest version as of the last commit, whatever this batch did."""
+        """The latest version as of the last commit, without the changes of this batch."""
         return self.table.committed(self._encode(key))
 
     def _versions(self, key: bytes, first: int, last: int, *, reverse: bool = False) -> Iterator[Past]:
-        """The versions that are over and started from `first` to `last`."""
+        """The ended versions that started from `first` to `last`."""
         entries = self._past.scan(*windows_between(key, first, last), reverse=reverse)
         return (Past(decode_window(place)[1], end, value) for place, (end, value) in entries)
 
     # -------------------------------------------------------------------------------------------------
     def expire(self) -> None:
-        """Removes versions that were over before the history begins."""
+        """Removes versions that ended before the history begins."""
         oldest = (self._clock.value - self._history) // self._segment
         for noted in self._times.take_expired(self._segment):
             _, key = decode_by_time(noted)

@@ -1,4 +1,4 @@
-"""(Key, window start) → value, as long as the retention lasts; the store's clock is the largest start that was put."""
+"""The window store: (key, start) → value within the retention; the store's clock is the largest start."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from headrace.state.timeline import Timeline
 
 Dropped = Callable[[str, int], None]  # (reason, count)
 EXPIRED = "expired window"
-ROWS = 50_000  # texts whose rows are kept at hand
+ROWS = 50_000  # string keys whose encoded prefix is cached
 
 
 def segment_interval(retention: int) -> int:
@@ -53,8 +53,8 @@ class WindowedValues:
         self._encode, self._decode, self._timestamped = key.encode, key.decode, kind.timestamped
         self._end_of = ends_of(kind.window_size)
         self._segment = segment_interval(kind.retention) if persistent else None
-        # One entry by time stands for all of a key's windows in a stretch of time; only where windows are asked for by
-        # time each has its own, which doubles what is written. So does a short stretch: at least Kafka's minute.
+        # One index entry covers all windows of a key in an interval; an index entry for each window, which reads by
+        # time need, doubles the writes. A short interval would do so too: it is at least Kafka's minute.
         self._grain = 1 if kind.by_time else max(60_000, kind.retention)
         self._row_of: dict[str, bytes] = {}
 
@@ -72,10 +72,10 @@ class WindowedValues:
             self._put_one(raw, value, start)
 
     def _keeps_expired(self, place: bytes, value: Any, start: int) -> bool:
-        """For an entry that has expired: counts it as dropped if it is too old, and tells whether the table keeps it.
+        """Counts an expired entry as dropped if it is too old; returns whether the table keeps it.
 
-        As in Kafka Streams a cache keeps what the store behind it drops. It passes an entry on once a batch, and the
-        removal of an entry that the store does not have not at all, so that neither is counted again.
+        As in Kafka Streams, a cache keeps what its store drops. It forwards an entry once a batch, and it does
+        not forward the removal of an entry that the store does not have, so that neither is counted again.
         """
         if not self._too_old(start):
             return True
@@ -87,7 +87,7 @@ class WindowedValues:
         return True
 
     def _too_old(self, start: int) -> bool:
-        """For an entry that has expired: whether Kafka's store drops it, too."""
+        """Whether Kafka's store drops an expired entry, too."""
         segment = self._segment
         return segment is None or start // segment < (self._clock.value - self._retention) // segment
 
@@ -138,11 +138,11 @@ class WindowedValues:
         return self._between(FIRST, LAST, reverse=True)
 
     def key_bytes(self, key: Any, start: int) -> bytes:
-        """Where the table has the window."""
+        """The key of the window in the table."""
         return encode_window(self._encode(key), start)
 
     def committed(self, key: Any, start: int) -> Any:
-        """The value as of the last commit, whatever this batch did."""
+        """The value as of the last commit, without the changes of this batch."""
         return self.table.committed(self.key_bytes(key, start))
 
     def _fetch(self, key: Any, first: int, last: int, *, reverse: bool) -> Iterator[tuple[int, Any]]:
@@ -175,8 +175,8 @@ class WindowedValues:
         return self._times.expired
 
     def row(self, key: Any) -> bytes:
-        """What the places of all windows of a key begin with: a record in five windows encodes its key once."""
-        if type(key) is not str:  # 1 and 1.0 are equal, but not their bytes
+        """The common prefix of the places of a key's windows: a record in five windows encodes its key once."""
+        if type(key) is not str:  # 1 and 1.0 are equal, but their bytes differ
             return escape(self._encode(key))
         row = self._row_of.get(key)
         if row is None:
@@ -186,7 +186,7 @@ class WindowedValues:
         return row
 
     def update(self, place: bytes, value: Any, start: int, *, known: bool) -> None:
-        """Puts the value of one window at its place: row and `encode_time(start)`; `known`: it has one already."""
+        """Puts the value of one window at its place (row and `encode_time(start)`); `known`: it has a value already."""
         clock = self._clock
         if start > clock.value:
             clock.value = start
@@ -198,7 +198,7 @@ class WindowedValues:
             self._put_at(place, decode_window(place)[0], value, start, known=known)
 
     def before(self, place: bytes) -> Any:
-        """The value as of the last commit, as far as it was within the retention then."""
+        """The value as of the last commit, if it was within the retention then."""
         return None if self._times.was_hidden(self._place(place)[1]) else self.table.committed(place)
 
     def by_time(self, first: int, last: int) -> Iterator[tuple[Windowed, Any]]:
@@ -220,11 +220,11 @@ class WindowedValues:
         return ((self._windowed(key, start), value) for start, key, value in found)
 
     def hold_back(self, time: int) -> None:
-        """Windows that start at this time or later stay, expired or not, until `by_time` was asked for them."""
+        """Keeps windows that start at this time or later, expired or not, until `by_time` has returned them."""
         self._times.hold_back(time)
 
     def expire(self) -> None:
-        """Removes what nobody can see any more."""
+        """Removes expired windows."""
         for noted in self._times.take_expired(self._grain):
             time, key = decode_by_time(noted)
             if self._grain == 1:
@@ -235,8 +235,8 @@ class WindowedValues:
                 self._forget(key)
 
     def _forget(self, key: bytes) -> None:
-        """Windows of this key were removed."""
+        """Forgets the cached prefix of a key whose windows were removed."""
 
     def rolled_back(self) -> None:
-        """What was kept at hand is not what is there any more."""
+        """Clears the caches after a rollback."""
         self._times.rolled_back()
