@@ -17,11 +17,10 @@ from headrace.config import Config
 from headrace.errors import StageRerunError, StreamsError
 from headrace.model.ids import TaskId
 from headrace.model.windows import milliseconds
-from headrace.query.metrics import Flows, streams_metrics
+from headrace.query.follower import view_latest
+from headrace.query.metrics import NodeIndex, streams_metrics
 from headrace.query.queries import Position, Query, QueryResult
-from headrace.query.rendering import ShownRecord, shown
-from headrace.query.status import Observation
-from headrace.query.views import view_of_last
+from headrace.query.status import ApplicationReport, SampledRecord, format_samples
 from headrace.spark.application_state import QueryStoppedError, State, ended_by_signals
 from headrace.spark.changelogs import write_changelogs
 from headrace.spark.job import Setup, absolute, configuration, log_address, remove_old_state, state_directory
@@ -92,7 +91,7 @@ class Application:
         self._watcher: threading.Thread | None = None
         self._failed: Exception | None = None
         self._paused = False
-        self._totals = ApplicationStats(Flows(graph, application_id), settings.errors_dead_letter_queue_topic_name)
+        self._totals = ApplicationStats(NodeIndex(graph, application_id), settings.errors_dead_letter_queue_topic_name)
 
     # ------------------------------------------------------------------------------------------- starting, stopping
     def start(self) -> None:
@@ -304,7 +303,7 @@ class Application:
     # --------------------------------------------------------------------------------------------- reading the state
     def store(self, name: str) -> Any:
         """A read-only view of a store over all tasks; every call answers as of the last batch."""
-        return view_of_last(name, lambda: self._running().follower.refresh())  # noqa: PLW0108 - another run may follow
+        return view_latest(name, lambda: self._running().follower.refresh())  # noqa: PLW0108 - another run may follow
 
     def query(
         self, store: str, query: Query, *, at_least: Position | int | None = None, as_of: int | None = None
@@ -318,18 +317,18 @@ class Application:
 
     def metrics(self) -> dict[str, float]:
         """Counts and times in milliseconds, under Kafka Streams' names; the parts of a count follow a slash."""
-        return streams_metrics(self.observe(), self._running().coordinator.ledger)
+        return streams_metrics(self.report(), self._running().coordinator.ledger)
 
-    def samples(self, node: str) -> list[ShownRecord]:
+    def samples(self, node: str) -> list[SampledRecord]:
         """The last records that a source read or a sink wrote, as text."""
-        return shown(self.setup.graph, self.setup.config, node, self._totals.samples(node))
+        return format_samples(self.setup.graph, self.setup.config, node, self._totals.samples(node))
 
-    def observe(self) -> Observation:
+    def report(self) -> ApplicationReport:
         """The state of the application and of its last batches, for a dashboard."""
         run, failed = self._run, self._failed
         known: dict[str, Any] = {} if run is None else run.observed()
         error = None if failed is None else str(failed)
-        return Observation(state=self._state, paused=self._paused, error=error, **known)
+        return ApplicationReport(state=self._state, paused=self._paused, error=error, **known)
 
 
 def read_store(

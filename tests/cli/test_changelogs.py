@@ -31,10 +31,10 @@ def test_there_are_no_java_applications_on_the_embedded_log(headrace):
 def test_a_topology_needs_a_name(headrace):
     code, _, err = headrace("changelogs", "shop:topology")
     assert code == 2
-    assert "give --application-id, --log and --checkpoint, too" in err
+    assert "give --application-id (and --checkpoint), too" in err
 
 
 def test_an_application_has_one(headrace):
     code, _, err = headrace("changelogs", "shop:app", "--application-id", "another")
     assert code == 2
-    assert "leave the other options out" in err
+    assert "leave --application-id out" in err

@@ -6,10 +6,10 @@ import signal
 import pytest
 
 from headrace import serde
-from headrace.cli.consume import LineWriter
-from headrace.cli.printing import Failed, WrongUsage
-from headrace.cli.produce import LineReader
-from headrace.cli.text_formats import FORMS, form_of
+from headrace.cli.consume import LineFormatter
+from headrace.cli.output import CommandError, UsageError
+from headrace.cli.produce import LineParser
+from headrace.cli.text_formats import FORMATS, find_format
 from headrace.clients import ConsumerRecord, Producer
 from headrace.log import open_log
 from headrace.log.protocol import Records
@@ -17,55 +17,55 @@ from headrace.model.ids import TopicPartition
 from tests.cli.commands import records, started
 
 
-def reader(key="string", value="string", **properties):
-    return LineReader.of(
-        {name.replace("_", "."): text for name, text in properties.items()}, form_of(key), form_of(value)
+def parser(key="string", value="string", **properties):
+    return LineParser.of(
+        {name.replace("_", "."): text for name, text in properties.items()}, find_format(key), find_format(value)
     )
 
 
 def line(key, value, headers=(), **properties):
     record = ConsumerRecord("t", 1, 7, key, value, 10, headers)
     given = {name.replace("_", "."): text for name, text in properties.items()}
-    return LineWriter(given, form_of("bytes"), form_of("bytes"), {}).write(record)
+    return LineFormatter(given, find_format("bytes"), find_format("bytes"), {}).format(record)
 
 
 # ------------------------------------------------------------------------------------------------------- lines read
 def test_a_line_is_a_value():
-    assert reader().read("a\tb", 1) == (None, "a\tb", ())
+    assert parser().parse("a\tb", 1) == (None, "a\tb", ())
 
 
 def test_a_line_has_a_key_if_that_is_asked_for():
-    assert reader(parse_key="true").read("k\tv\tw", 1) == ("k", "v\tw", ())
-    assert reader(parse_key="true", key_separator=":").read("k:v", 1) == ("k", "v", ())
-    assert reader(parse_key="true", key_separator="\\t").read("k\tv", 1) == ("k", "v", ())
+    assert parser(parse_key="true").parse("k\tv\tw", 1) == ("k", "v\tw", ())
+    assert parser(parse_key="true", key_separator=":").parse("k:v", 1) == ("k", "v", ())
+    assert parser(parse_key="true", key_separator="\\t").parse("k\tv", 1) == ("k", "v", ())
 
 
 def test_a_line_has_headers_before_the_key():
-    read = reader(parse_key="true", parse_headers="true").read("h1:a,h2:b:c\tk\tv", 1)
+    read = parser(parse_key="true", parse_headers="true").parse("h1:a,h2:b:c\tk\tv", 1)
     assert read == ("k", "v", (("h1", b"a"), ("h2", b"b:c")))
-    assert reader(parse_headers="true", headers_delimiter="|").read("|v", 1) == (None, "v", ())
+    assert parser(parse_headers="true", headers_delimiter="|").parse("|v", 1) == (None, "v", ())
 
 
 def test_a_marker_stands_for_null():
-    given = reader(parse_key="true", parse_headers="true", null_marker="NULL")
-    assert given.read("NULL\tNULL\tNULL", 1) == (None, None, ())
-    assert given.read("h:NULL\tk\t", 1) == ("k", "", (("h", None),))
+    given = parser(parse_key="true", parse_headers="true", null_marker="NULL")
+    assert given.parse("NULL\tNULL\tNULL", 1) == (None, None, ())
+    assert given.parse("h:NULL\tk\t", 1) == ("k", "", (("h", None),))
 
 
 def test_a_line_without_the_separator_is_named():
-    with pytest.raises(Failed, match=r"no key separator found on line number 3: 'kv'"):
-        reader(parse_key="true").read("kv", 3)
-    assert reader(parse_key="true", ignore_error="true").read("kv", 3).value == "kv"
+    with pytest.raises(CommandError, match=r"no key separator found on line number 3: 'kv'"):
+        parser(parse_key="true").parse("kv", 3)
+    assert parser(parse_key="true", ignore_error="true").parse("kv", 3).value == "kv"
 
 
 def test_a_value_that_is_none_of_its_kind_is_named():
-    with pytest.raises(Failed, match=r"the value on line number 2 is no LONG: 'x'"):
-        reader(value="long").read("x", 2)
+    with pytest.raises(CommandError, match=r"the value on line number 2 is no LONG: 'x'"):
+        parser(value="long").parse("x", 2)
 
 
 def test_properties_that_there_are_not_are_refused():
-    with pytest.raises(WrongUsage, match=r"there is no property 'parse\.keys'"):
-        reader(parse_keys="true")
+    with pytest.raises(UsageError, match=r"there is no property 'parse\.keys'"):
+        parser(parse_keys="true")
 
 
 @pytest.mark.parametrize(
@@ -77,18 +77,18 @@ def test_properties_that_there_are_not_are_refused():
     ],
 )  # fmt: skip
 def test_what_is_typed_comes_back_as_it_was_typed(name, text, value):
-    form = FORMS[name]
-    parsed = form.parse(text)
+    text_format = FORMATS[name]
+    parsed = text_format.parse(text)
     assert value is None or parsed == value
-    assert form.show(form.serde.decode(form.serde.encode(parsed))).decode() == text
+    assert text_format.format(text_format.serde.decode(text_format.serde.encode(parsed))).decode() == text
 
 
 def test_kafkas_classes_name_serdes_too():
     for name in ("StringSerializer", "org.apache.kafka.common.serialization.Serdes$StringSerde", "String", "string"):
-        assert form_of(name).serde == serde.STRING
-    assert form_of("org.apache.kafka.common.serialization.ByteArrayDeserializer").serde == serde.BYTES
-    with pytest.raises(WrongUsage, match="there is no serde 'Sting'"):
-        form_of("Sting")
+        assert find_format(name).serde == serde.STRING
+    assert find_format("org.apache.kafka.common.serialization.ByteArrayDeserializer").serde == serde.BYTES
+    with pytest.raises(UsageError, match="there is no serde 'Sting'"):
+        find_format("Sting")
 
 
 # ---------------------------------------------------------------------------------------------------- lines written

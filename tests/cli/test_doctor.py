@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from headrace.cli import checks
+from headrace.cli import doctor
 from headrace.spark.session import install_java
 
 DEBIAN_12 = 'ID=debian\nVERSION_ID="12"'
@@ -51,9 +51,9 @@ def test_an_old_java_is_refused_with_the_command_that_installs_one(headrace, tmp
 def test_a_missing_java_is_said(monkeypatch, tmp_path):
     monkeypatch.delenv("JAVA_HOME", raising=False)
     monkeypatch.setenv("PATH", str(tmp_path))
-    assert checks.java() == checks.Check("Java", "fail", "none", install_java())
+    assert doctor.check_java() == doctor.Check("Java", "fail", "none", install_java())
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
-    assert checks.java().found == f"none in JAVA_HOME, {tmp_path}"
+    assert doctor.check_java().found == f"none in JAVA_HOME, {tmp_path}"
 
 
 @pytest.mark.parametrize(
@@ -72,17 +72,19 @@ def test_java_is_installed_as_the_system_does_it(system, release, command):
 
 
 def test_an_old_python_is_refused():
-    assert checks.python((3, 10, 4)).result == "fail"
+    assert doctor.check_python((3, 10, 4)).result == "fail"
 
 
 def test_a_file_in_the_way_is_named(tmp_path):
     (tmp_path / "file").write_text("")
-    assert checks.checkpoint(str(tmp_path / "file" / "c")).found == f"{tmp_path}/file/c: {tmp_path}/file is a file"
-    assert checks.log(f"file:{tmp_path}/file").result == "fail"
+    assert (
+        doctor.check_checkpoint(str(tmp_path / "file" / "c")).found == f"{tmp_path}/file/c: {tmp_path}/file is a file"
+    )
+    assert doctor.check_log(f"file:{tmp_path}/file").result == "fail"
 
 
 def test_a_port_that_is_taken_is_named(headrace):
     with socket.create_server(("127.0.0.1", 0)) as server:
         taken = server.getsockname()[1]
-        assert checks.port(taken).result == "fail"
-    assert checks.port(taken).result == "ok"
+        assert doctor.check_port(taken).result == "fail"
+    assert doctor.check_port(taken).result == "ok"

@@ -12,7 +12,7 @@ from headrace.checkpoint.fingerprint import GroupShape
 from headrace.checkpoint.ledger import Ledger, manifest_numbers
 from headrace.checkpoint.ownership import Ownership, this_process
 from headrace.checkpoint.steps import DELIVERY
-from headrace.cli.reset import begin_anew, global_topics, read_checkpoint
+from headrace.cli.reset import find_global_topics, load_checkpoint, reset_checkpoint
 from headrace.errors import FencedError
 from headrace.log import open_log
 from headrace.log.protocol import Records
@@ -146,7 +146,7 @@ def test_positions_can_come_from_a_file(reset, ground, tmp_path):
     played(ground)
     (tmp_path / "offsets.csv").write_text("lines,0,5\n")
     assert reset("--input-topics", "lines", "--from-file", tmp_path / "offsets.csv").code == 0
-    assert read_checkpoint(ground.storage).ledger.positions == {LINES: 5}
+    assert load_checkpoint(ground.storage).ledger.positions == {LINES: 5}
     (tmp_path / "offsets.csv").write_text("lines,0\n")
     assert "line 1: a line is topic,partition,offset" in reset("--from-file", tmp_path / "offsets.csv").err
     (tmp_path / "offsets.csv").write_text("out,0,1\n")
@@ -157,14 +157,14 @@ def test_intermediate_topics_are_skipped(reset, ground, log):
     played(ground)
     assert reset("--intermediate-topics", "out", "--input-topics", "lines").code == 0
     end = log.extents(["out"])["out", 0].end
-    assert read_checkpoint(ground.storage).ledger.positions == {LINES: 0, TopicPartition("out", 0): end}
+    assert load_checkpoint(ground.storage).ledger.positions == {LINES: 0, TopicPartition("out", 0): end}
 
 
 def test_topics_of_global_tables_are_those_that_no_sub_topology_reads():
     ledger = Ledger()
     ledger.fingerprint = Fingerprint((GroupShape(0, ("lines", "a.*"), 1, ()),), (), {})
     ledger.topics = {"lines": "1", "abc": "2", "rules": "3"}
-    assert global_topics(ledger) == {"rules"}
+    assert find_global_topics(ledger) == {"rules"}
 
 
 def test_a_topic_that_was_made_anew_can_be_read(reset, ground, log):
@@ -274,10 +274,10 @@ def test_a_reset_that_is_killed_has_happened_or_not():
         played(ground)
         first, left = written(ground.log), [changes]
         try:
-            begin_anew(Mortal(ground.storage, left), Mortal(ground.log, left), "app", {LINES: 0}, force=True)  # pyright: ignore[reportArgumentType]
+            reset_checkpoint(Mortal(ground.storage, left), Mortal(ground.log, left), "app", {LINES: 0}, force=True)  # pyright: ignore[reportArgumentType]
             happened.append("all")
         except Killed:
-            happened.append("yes" if read_checkpoint(ground.storage).ledger.positions == {LINES: 0} else "no")
+            happened.append("yes" if load_checkpoint(ground.storage).ledger.positions == {LINES: 0} else "no")
         played(ground)
         assert written(ground.log) == first * (1 if happened[-1] == "no" else 2)
         changes += 1
@@ -287,7 +287,7 @@ def test_a_reset_that_is_killed_has_happened_or_not():
 def test_who_still_runs_can_commit_no_more(ground, log):
     cluster = Cluster(ground, WORDS, limit=2)
     cluster.run(1)
-    begin_anew(ground.storage, log, "app", {LINES: 0}, force=True)
+    reset_checkpoint(ground.storage, log, "app", {LINES: 0}, force=True)
     with pytest.raises(FencedError):
         cluster.run(1)
     cluster.kill()

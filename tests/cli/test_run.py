@@ -113,9 +113,9 @@ def test_what_a_function_raises_is_one_sentence_and_exit_code_1(shop):
 @pytest.mark.parametrize(
     "arguments, sentence",
     [
-        (["build"], "gives a Topology: to run it, give --application-id (and --checkpoint), too"),
-        (["build", "--application-id", "shop"], "gives a Topology: to run it, give --log (and --checkpoint), too"),
-        (["app", "--checkpoint", "c"], "gives an Application, which says that itself: --checkpoint has no effect"),
+        (["build"], "is a Topology: give --application-id (and --checkpoint), too"),
+        (["build", "--application-id", "shop"], "is a Topology: give --log (and --checkpoint), too"),
+        (["app", "--checkpoint", "c"], "is an Application, which has its own settings: leave --checkpoint out"),
         (["app", "--set", "state.dir"], "--set takes key=value, not 'state.dir'"),
     ],
 )

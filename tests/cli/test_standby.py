@@ -10,11 +10,11 @@ import pytest
 from headrace import Application
 from headrace.checkpoint.ownership import Holder, Ownership
 from headrace.checkpoint.storage import ObjectStorage
-from headrace.cli.standby import stand_by
+from headrace.cli.standby import run_standby
 from headrace.errors import AlreadyRunningError
 from headrace.model.clock import ManualClock
 from headrace.query import Follower
-from headrace.query.standby import Watcher, is_held, wait_for_turn
+from headrace.query.standby import OwnerCheck, wait_for_takeover
 from tests.query.programs import every_kind, finished
 
 ONE, OTHER = Holder("here", "machine", 1, "10"), Holder("here", "machine", 2, "20")
@@ -31,33 +31,34 @@ def storage():
 
 def test_a_checkpoint_is_free_before_the_first_instance_and_after_it_was_released(storage):
     clock = ManualClock(0)
-    watcher = Watcher(clock=clock, me=OTHER, gone=lambda holder, me: False)
-    assert not is_held(storage, watcher)
+    check = OwnerCheck(clock=clock, this_process=OTHER, process_gone=lambda holder, me: False)
+    assert not check.is_owned(storage)
     owner = running(storage, clock)
-    assert is_held(storage, watcher)
+    assert check.is_owned(storage)
     owner.release()
-    assert not is_held(storage, watcher)
+    assert not check.is_owned(storage)
 
 
 def test_it_is_held_until_the_lease_after_the_last_sign_of_life_is_over(storage):
     clock = ManualClock(0)
-    watcher = Watcher(clock=clock, me=OTHER, gone=lambda holder, me: False)
+    check = OwnerCheck(clock=clock, this_process=OTHER, process_gone=lambda holder, me: False)
     owner = running(storage, clock)
     clock.advance(2000)
     owner.beat()
     clock.advance(2999)
-    assert is_held(storage, watcher)
+    assert check.is_owned(storage)
     with pytest.raises(AlreadyRunningError):
         running(storage, clock)
     clock.advance(1)
-    assert not is_held(storage, watcher)
+    assert not check.is_owned(storage)
     assert running(storage, clock).epoch == 2
-    assert is_held(storage, watcher)
+    assert check.is_owned(storage)
 
 
 def test_a_process_that_is_known_to_be_gone_holds_nothing(storage):
     running(storage, clock := ManualClock(0))
-    assert not is_held(storage, Watcher(clock=clock, me=OTHER, gone=lambda holder, me: holder == ONE))
+    check = OwnerCheck(clock=clock, this_process=OTHER, process_gone=lambda holder, me: holder == ONE)
+    assert not check.is_owned(storage)
 
 
 def test_who_waits_has_a_copy_of_the_stores_when_the_turn_comes():
@@ -71,12 +72,12 @@ def test_who_waits_has_a_copy_of_the_stores_when_the_turn_comes():
         turns.append(follower.snapshot.batch)
         return len(turns) == 3
 
-    watcher = Watcher(clock=cluster.ground.clock, me=OTHER, gone=gone)
-    assert wait_for_turn(follower, over, watcher, look=0)
+    check = OwnerCheck(clock=cluster.ground.clock, this_process=OTHER, process_gone=gone)
+    assert wait_for_takeover(follower, over, check, interval=0)
     assert turns == [cluster.coordinator.ledger.number] * 3
     assert follower.store("counts").get("k1").value == 5
     over.set()
-    assert not wait_for_turn(follower, over, watcher, look=0)
+    assert not wait_for_takeover(follower, over, check, interval=0)
 
 
 def test_who_was_not_the_quickest_goes_on_standing_by(tmp_path, monkeypatch, capsys):
@@ -88,7 +89,7 @@ def test_who_was_not_the_quickest_goes_on_standing_by(tmp_path, monkeypatch, cap
             raise error
 
     monkeypatch.setattr(app, "run", run)
-    stand_by(app, lambda follower, observed: nullcontext())
+    run_standby(app, lambda follower, running: nullcontext())
     assert outcomes == []
     assert capsys.readouterr().err == 2 * "app stands by. Ctrl-C ends it.\n"
 

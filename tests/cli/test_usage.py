@@ -6,7 +6,7 @@ from importlib.metadata import version
 import pytest
 from typer.testing import CliRunner
 
-from headrace.cli.demo import names
+from headrace.cli.demo import list_examples
 from headrace.cli.main import app
 
 COMMANDS = [
@@ -75,8 +75,8 @@ def test_the_settings_are_listed_with_defaults_and_meanings(headrace):
 
 def test_the_examples_are_listed(headrace):
     rows = json.loads(headrace("demo", "--list", "--json").out)
-    assert [row["name"] for row in rows] == list(names())
-    assert {"stock_statistics", "word_count", "clickstream"} <= set(names())
+    assert [row["name"] for row in rows] == list(list_examples())
+    assert {"stock_statistics", "word_count", "clickstream"} <= set(list_examples())
     assert all(row["about"] for row in rows)
     assert headrace("demo", "--list").out.splitlines()[1].startswith("account ")
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from headrace.cli.demo import names
+from headrace.cli.demo import list_examples
 from tests.cli.commands import finished
 
 ROOT = Path(__file__).parent.parent.parent
@@ -28,7 +28,10 @@ def installed(tmp_path_factory):
 
 
 def test_the_wheel_has_the_examples_and_the_command(installed):
-    assert {path.stem for path in (installed / "headrace/programs/examples").glob("*.py")} == {*names(), "events"}
+    assert {path.stem for path in (installed / "headrace/programs/examples").glob("*.py")} == {
+        *list_examples(),
+        "events",
+    }
     assert not (installed / "examples").exists()
     (entry_points,) = installed.glob("*.dist-info/entry_points.txt")
     assert entry_points.read_text() == "[console_scripts]\nheadrace = headrace.cli.main:main\n"

@@ -19,7 +19,7 @@ from headrace.query import (
     RangeQuery,
     StoreNotReadyError,
 )
-from headrace.query.disk_copy import DiskCopies
+from headrace.query.replica import DiskReplica
 from tests.checkpoint.cluster import Cluster, eager
 from tests.checkpoint.programs import CONFIG, WORDS, Program
 from tests.query.programs import ONE, ROWS, SHOWN, THREE, every_kind, feed, finished, started
@@ -32,8 +32,8 @@ def follow(request, tmp_path):
 
     def follow(storage, *given, **options):
         where = tmp_path / f"copy-{len(made)}"
-        copies = DiskCopies(where, boot="now", room=1 << 24) if request.param == "on disk" else None
-        made.append(Follower(storage, *given, copies=copies, **options))
+        replica = DiskReplica(where, boot="now", map_size=1 << 24) if request.param == "on disk" else None
+        made.append(Follower(storage, *given, replica=replica, **options))
         return made[-1]
 
     yield follow
@@ -52,7 +52,7 @@ def whole_state(cluster):
 
 
 def held(follower):
-    found = {task: list(at.scan(b"", None)) for task, at in follower.refresh().entries.items()}
+    found = {task: list(at.scan(b"", None)) for task, at in follower.refresh().replicas.items()}
     return {task: entries for task, entries in found.items() if entries}
 
 
@@ -124,7 +124,7 @@ def test_the_last_batches_can_be_asked_for_by_number_from_memory_or_from_the_che
         seen[snapshot.batch] = tables(snapshot)
     late = Follower(cluster.storage)
     for batch in sorted(seen)[-5:]:
-        assert tables(follower.at(batch)) == tables(late.at(batch)) == seen[batch]
+        assert tables(follower.snapshot_at(batch)) == tables(late.snapshot_at(batch)) == seen[batch]
         assert follower.query("counts", KeyQuery("k1"), as_of=batch).position.batch == batch
 
 
@@ -260,11 +260,11 @@ def test_the_history_says_how_many_records_each_batch_read(follow):
     follower = follow(cluster.storage)
     while cluster.run_batch():
         follower.refresh()
-    notes = follower.history.notes()
-    assert [note.number for note in notes] == list(range(1, len(notes) + 1))
-    read = [follower.history.records(note.number) for note in notes[1:]]
+    batches = follower.history.batches()
+    assert [note.number for note in batches] == list(range(1, len(batches) + 1))
+    read = [follower.history.records(note.number) for note in batches[1:]]
     assert read == [{"lines": 2, "states": 2}] * len(read)
-    assert follower.history.rate(notes[-1].clock)["lines"] == pytest.approx(len(read) * 2 / 10)
+    assert follower.history.rate(batches[-1].clock)["lines"] == pytest.approx(len(read) * 2 / 10)
 
 
 def test_a_store_that_an_application_gave_is_that_of_whatever_run_there_is(tmp_path):

@@ -23,8 +23,14 @@ from headrace.query import (
     WindowKeyQuery,
     WindowRangeQuery,
 )
-from headrace.query.catalog import catalog_of, described_catalog, kind_of, serde_named, spec_of
-from headrace.query.disk_copy import DiskCopies
+from headrace.query.catalog import (
+    catalog_from_checkpoint,
+    catalog_from_topology,
+    parse_kind,
+    parse_serde,
+    parse_store,
+)
+from headrace.query.replica import DiskReplica
 from headrace.state.spec import WindowKind
 from tests.checkpoint.programs import CONFIG, Program
 from tests.query.programs import ONE, THREE, every_kind, finished
@@ -36,8 +42,8 @@ CACHED = Config.of({"application.id": "app"}, default_key_serde=serde.STRING)
 def follower(request, tmp_path_factory):
     cluster = finished(ONE if request.param == "one task" else THREE, limit=4, config=CACHED)
     topology = None if request.param == "checkpoint alone" else every_kind()
-    copies = DiskCopies(tmp_path_factory.mktemp("copies"), room=1 << 24) if request.param == "on disk" else None
-    follower = Follower(cluster.storage, topology, CACHED, copies=copies)
+    replica = DiskReplica(tmp_path_factory.mktemp("replica"), map_size=1 << 24) if request.param == "on disk" else None
+    follower = Follower(cluster.storage, topology, CACHED, replica=replica)
     yield follower
     follower.close()
 
@@ -147,10 +153,10 @@ def test_a_global_store_is_asked_as_any_other():
     graph = builder.build().graph()
     planned = plan(graph)
     fingerprint = fingerprint_of(graph, planned, CONFIG, tasks=dict.fromkeys(planned.stages, 1), partitions={})
-    for catalog in (described_catalog(fingerprint), catalog_of(graph, CONFIG, fingerprint)):
-        shelf = catalog.shelf("all-names")
-        assert shelf.is_global
-        assert shelf.tasks == ((len(planned.stages), 0),)
+    for catalog in (catalog_from_checkpoint(fingerprint), catalog_from_topology(graph, CONFIG, fingerprint)):
+        store = catalog.describe("all-names")
+        assert store.is_global
+        assert store.tasks == ((len(planned.stages), 0),)
 
 
 # ------------------------------------------------------------------------------------------ words of a checkpoint
@@ -167,7 +173,7 @@ def test_a_global_store_is_asked_as_any_other():
     ],
 )
 def test_a_serde_comes_back_from_its_name(name):
-    found = serde_named(name)
+    found = parse_serde(name)
     assert found is not None
     assert found.name == name
 
@@ -177,18 +183,18 @@ def test_a_serde_comes_back_from_its_name(name):
     ["", "custom", "__import__('os').system('true')", "list_of(mine)", "a b", "(" * 500, "lambda: 1", "windowed(X, 1)"],
 )
 def test_other_words_are_no_serde_and_no_kind_and_nothing_is_run(words):
-    assert serde_named(words) is None
-    assert kind_of(words) is None
+    assert parse_serde(words) is None
+    assert parse_kind(words) is None
 
 
 def test_of_a_serde_that_is_not_known_the_bytes_are_shown():
-    spec = spec_of(StoreShape("s", "KeyValueKind(timestamped=False)", "mine", "json_of(Trade)", logged=True))
+    spec = parse_store(StoreShape("s", "KeyValueKind(timestamped=False)", "mine", "json_of(Trade)", logged=True))
     assert spec is not None
     assert (spec.key, spec.value) == (serde.BYTES, serde.JSON)
 
 
 def test_windows_of_a_definition_come_back_if_their_words_suffice():
-    found = kind_of("WindowKind(window_size=UnlimitedWindows(start=5, size=9223372036854775807), by_time=True)")
+    found = parse_kind("WindowKind(window_size=UnlimitedWindows(start=5, size=9223372036854775807), by_time=True)")
     assert isinstance(found, WindowKind)
     assert found.window_size == UnlimitedWindows.of(5)
-    assert kind_of("WindowKind(window_size=DailyWindows(zone=ZoneInfo), by_time=True)") is None
+    assert parse_kind("WindowKind(window_size=DailyWindows(zone=ZoneInfo), by_time=True)") is None

@@ -10,7 +10,7 @@ from headrace.checkpoint.receipt import Attempt, Receipt
 from headrace.log.protocol import Chunk, Records
 from headrace.model.ids import TaskId, TopicPartition
 from headrace.model.record import Sample
-from headrace.query.metrics import Flows
+from headrace.query.metrics import NodeIndex
 from headrace.spark import stats, wire_format
 from headrace.spark.stats import CUT, SHOWN, ApplicationStats, TaskStats, counted
 
@@ -103,7 +103,7 @@ def names(graph, kind):
 
 @pytest.fixture
 def totals():
-    return ApplicationStats(Flows(shop(), "shop"), "letters")
+    return ApplicationStats(NodeIndex(shop(), "shop"), "letters")
 
 
 def tally(task, read, written, **more):
@@ -119,7 +119,7 @@ def receipt(task, stream_time=-1):
 
 def stages(graph):
     """The stage of each node."""
-    return {name: number for number, nodes in Flows(graph, "shop")._stages.items() for name in nodes}
+    return {name: number for number, nodes in NodeIndex(graph, "shop")._stages.items() for name in nodes}
 
 
 def test_counts_are_those_of_the_nodes_by_which_records_come_and_go(totals):
@@ -152,7 +152,7 @@ def test_edges_are_known_through_nodes_that_hand_on_every_record(totals):
     graph = shop()
     lines, inner, events = (name for name in graph.nodes if name in names(graph, "Source"))
     counts = {lines: 10, inner: 9, "shout": 4, "tell": 3, events: 5}
-    known = Flows(graph, "shop").edges(counts)
+    known = NodeIndex(graph, "shop").count_edges(counts)
     assert known[lines, "upper"] == known["upper", "some"] == 10
     assert known["some", "shout"] == 4
     assert known["text", "tell"] == known["stream", "text"] == 3
@@ -167,8 +167,8 @@ def test_a_sink_is_left_out_where_several_may_have_written():
     lines.filter(lambda _: True).to("out", name="one")
     lines.to("out", name="other")
     lines.to("apart", name="third")
-    flows = Flows(builder.build().graph(), "app")
-    assert (flows.sink_of(0, "out"), flows.sink_of(0, "apart"), flows.sink_of(0, "nowhere")) == (None, "third", None)
+    index = NodeIndex(builder.build().graph(), "app")
+    assert (index.sink_of(0, "out"), index.sink_of(0, "apart"), index.sink_of(0, "nowhere")) == (None, "third", None)
 
 
 def test_the_last_records_of_a_node_are_shown(totals):

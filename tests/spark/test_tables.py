@@ -53,7 +53,7 @@ def test_an_earlier_batch_is_a_table_too(spark, checkpoint):
     follower = Follower.open(checkpoint)
     before = follower.refresh().batch - 1
     earlier = read_store(spark, checkpoint, "counts", batch=before)
-    assert rows(earlier) == [(key, *value) for key, value in follower.at(before).store("counts").all()]
+    assert rows(earlier) == [(key, *value) for key, value in follower.snapshot_at(before).store("counts").all()]
 
 
 def test_a_store_that_is_not_there_is_told_at_once(spark, checkpoint):

@@ -10,12 +10,12 @@ from playwright.sync_api import expect
 from headrace import StreamsBuilder, serde
 from headrace.query import Follower
 from headrace.query.client import Client
-from headrace.query.rendering import ShownRecord
+from headrace.query.status import SampledRecord
 from headrace.topology.describe import describe
 from headrace.web import ApplicationView, Server
 from tests.checkpoint.programs import Program
 from tests.query.programs import feed, finished
-from tests.web.serving import Told, ask, ends, served
+from tests.web.servers import FakeApplication, ask, ends, served
 
 pytestmark = pytest.mark.slow
 TOKEN = "open sesame"  # noqa: S105
@@ -52,9 +52,11 @@ def live(page, url):
     has(page, "#connection", "live")
 
 
-def told_of(cluster, **more):
+def report_of(cluster, **more):
     nodes = {node.name: 30 for group in _description(cluster) for node in group.nodes}
-    return Told(ends=ends(cluster), nodes=nodes, phases={4: {"plan": 4.0, "tasks": 61.5, "commit": 12.0}}, **more)
+    return FakeApplication(
+        ends=ends(cluster), nodes=nodes, phases={4: {"plan": 4.0, "tasks": 61.5, "commit": 12.0}}, **more
+    )
 
 
 def _description(cluster):
@@ -63,7 +65,7 @@ def _description(cluster):
 
 def test_the_numbers_on_the_page_are_those_of_the_api(page):
     cluster = finished(limit=3)
-    with served(cluster, told_of(cluster), interval=0.05) as server:
+    with served(cluster, report_of(cluster), interval=0.05) as server:
         live(page, server.url)
         status = ask(server.url, "/api/status").json
         assert page.text_content("#application") == status["application"]
@@ -87,7 +89,7 @@ def test_the_numbers_on_the_page_are_those_of_the_api(page):
 
 def test_every_node_is_in_the_graph_and_shows_its_stores(page):
     cluster = finished(limit=3)
-    with served(cluster, told_of(cluster), interval=0.05) as server:
+    with served(cluster, report_of(cluster), interval=0.05) as server:
         live(page, server.url)
         names = {node.name for group in _description(cluster) for node in group.nodes}
         assert {node.get_attribute("data-name") for node in page.query_selector_all("#graph .node")} == names
@@ -109,10 +111,10 @@ def node(page, name):
 
 def test_a_node_shows_its_tasks_and_its_last_records(page):
     cluster = finished(limit=3)
-    told = told_of(cluster, tasks={SOURCE: {"0_0": 10, "0_1": 4, "0_2": 16}})
-    record = ShownRecord("lines", 1, 7, 1_700_000_000_000, "k", "v")
-    told.records = {SOURCE: [record, record._replace(offset=8, key=None, value=HOSTILE[0])]}
-    with served(cluster, told, interval=0.05) as server:
+    application = report_of(cluster, tasks={SOURCE: {"0_0": 10, "0_1": 4, "0_2": 16}})
+    record = SampledRecord("lines", 1, 7, 1_700_000_000_000, "k", "v")
+    application.records = {SOURCE: [record, record._replace(offset=8, key=None, value=HOSTILE[0])]}
+    with served(cluster, application, interval=0.05) as server:
         live(page, server.url)
         node(page, SOURCE).click()
         expect(page.locator("#node-tasks [data-task]")).to_have_text(["0_010", "0_14", "0_216"])
@@ -123,7 +125,7 @@ def test_a_node_shows_its_tasks_and_its_last_records(page):
         assert page.text_content("#samples tbody td") == "∅"
         expect(page.locator("#samples tbody td:nth-child(3)").first).to_contain_text("lines-1 · offset 8")
         assert page.query_selector_all("#samples img") == []
-        told.records = {SOURCE: [record._replace(value="newer")]}
+        application.records = {SOURCE: [record._replace(value="newer")]}
         expect(page.locator("#samples tbody tr td:nth-child(2)")).to_have_text(["newer"])
         node(page, UPPER).click()
         expect(page.locator("#node-tasks h3")).to_have_text("records into its sub-topology, by task")
@@ -131,24 +133,24 @@ def test_a_node_shows_its_tasks_and_its_last_records(page):
         assert ask(server.url, "/api/nodes/nothing").status == 404
 
 
-class Growing(Told):
+class Growing(FakeApplication):
     """Has read more whenever it is looked at."""
 
-    def observe(self):
-        count = self.seen.nodes[SOURCE] + 100
-        self.seen = replace(self.seen, nodes={SOURCE: count}, edges={(SOURCE, UPPER): count})
-        return self.seen
+    def report(self):
+        count = self.reported.nodes[SOURCE] + 100
+        self.reported = replace(self.reported, nodes={SOURCE: count}, edges={(SOURCE, UPPER): count})
+        return self.reported
 
 
 def test_rates_are_live_on_nodes_and_edges_and_what_waits_or_was_dropped_is_shown(page):
     cluster = finished(limit=3)
-    told = Growing(
+    application = Growing(
         ends={at: end + 5 for at, end in ends(cluster).items()},
         nodes={SOURCE: 0},
         tasks={SOURCE: {"0_0": 0, "0_1": 0}},
         dropped={"0_1": {"late": 2}, "0_0": {"late": 1}},
     )
-    with served(cluster, told, interval=0.05) as server:
+    with served(cluster, application, interval=0.05) as server:
         live(page, server.url)
         expect(node(page, SOURCE).locator(".lag")).to_have_text("15 wait")
         expect(page.locator("#graph .dropped").first).to_have_text("dropped 3 (late)")
@@ -184,8 +186,8 @@ def test_hostile_texts_stay_texts(page):
     builder.stream("lines", key=serde.STRING, value=serde.STRING).group_by_key().count(store="counts")
     program = Program(builder.build, {"lines": [], "states": []}, 1)
     cluster = finished(program, [(text, text) for text in HOSTILE])
-    told = Told(state="RUNNING", error=HOSTILE[0])
-    with Server(ApplicationView(follower=Follower(cluster.storage), observed=told), interval=0.05) as server:
+    application = FakeApplication(state="RUNNING", error=HOSTILE[0])
+    with Server(ApplicationView(follower=Follower(cluster.storage), application=application), interval=0.05) as server:
         live(page, server.url)
         page.click("#stores [data-name=versions]")
         page.wait_for_selector("#rows td")
@@ -213,8 +215,8 @@ def test_the_page_comes_back_when_the_server_does(page):
 
 def test_with_a_token_the_page_asks_for_it_and_then_can_act(page):
     page.expected = ["401"]
-    cluster, told = finished(limit=3), Told()
-    with served(cluster, told, token=TOKEN, interval=0.05) as server:
+    cluster, application = finished(limit=3), FakeApplication()
+    with served(cluster, application, token=TOKEN, interval=0.05) as server:
         page.goto(server.url)
         page.wait_for_selector("#login:not([hidden])")
         assert "counts" not in page.text_content("body")
@@ -230,7 +232,7 @@ def test_with_a_token_the_page_asks_for_it_and_then_can_act(page):
         has(page, "#acted", "pause: done")
         page.click("#actions button:has-text('snapshot')")
         has(page, "#acted", "snapshot: done")
-    assert told.done == ["pause", "snapshot"]
+    assert application.actions == ["pause", "snapshot"]
 
 
 @pytest.mark.parametrize("scheme", ["dark", "light"])
@@ -245,10 +247,10 @@ def test_a_hundred_nodes_can_be_read_in_both_schemes(browser, scheme):
         step.to(f"out-{branch}" if branch else "out", name=f"out-{branch}")
     topology = builder.build()
     cluster = finished(Program(lambda: topology, {"lines": [], "states": []}, 1), [])
-    board = ApplicationView(follower=Follower(cluster.storage, topology, cluster.config), topology=topology.describe())
+    view = ApplicationView(follower=Follower(cluster.storage, topology, cluster.config), topology=topology.describe())
     context = browser.new_context(viewport={"width": 1400, "height": 900}, color_scheme=scheme)
     page = context.new_page()
-    with Server(board, interval=0.05) as server:
+    with Server(view, interval=0.05) as server:
         live(page, server.url)
         nodes = page.query_selector_all("#graph .node .box")
         assert len(nodes) >= 100

@@ -8,7 +8,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from tests.query.programs import finished
-from tests.web.serving import Told, ask, counted, ends, served
+from tests.web.servers import FakeApplication, ask, counted, ends, served
 
 BOARD = Path(__file__).parents[2] / "contrib/grafana/headrace.json"
 ASKED = re.compile(r"\bheadrace_\w+")
@@ -24,12 +24,12 @@ def board():
 def given():
     """The names of all samples, each with the labels that it has."""
     cluster = finished(limit=3)
-    told = Told(
+    application = FakeApplication(
         ends=ends(cluster),
         phases={4: {"plan": 10.0}},
         **counted(),
     )
-    with served(cluster, told) as server:
+    with served(cluster, application) as server:
         text = ask(server.url, "/metrics").body.decode()
     families = list(text_string_to_metric_families(text))
     # Nothing was dropped: the counter is there all the same, under the name that its samples will have.

@@ -1,4 +1,4 @@
-"""`headrace broker`: a real Kafka broker on this machine, for tests and for trying things out."""
+"""`headrace broker`: start and stop a Kafka broker on this machine, for tests."""
 
 from __future__ import annotations
 
@@ -14,78 +14,80 @@ from typing import Annotated, Any
 import typer
 
 from headrace.cli.options import AsJson
-from headrace.cli.printing import Failed, say, show_json
+from headrace.cli.output import CommandError, print_json, print_note
 from headrace.testing import KafkaBroker
 from headrace.testing.kafka_jars import alone, cache_directory
 
 app = typer.Typer(help="Start and stop a Kafka broker on this machine, for tests.", no_args_is_help=True)
-Directory = Annotated[Path | None, typer.Option(help="Where it keeps its data; one for all who say none.")]
-PATIENCE = 20.0  # seconds that it has to end in good order; it takes 1 or 2
+Directory = Annotated[Path | None, typer.Option(help="The directory of its data; without it, one that all share.")]
+SHUTDOWN_TIMEOUT = 20.0  # seconds until the broker is killed; a clean shutdown takes 1 or 2
 
 
 @app.command()
 def start(
     directory: Directory = None,
-    port: Annotated[int, typer.Option(help="Where it listens; any free one if 0.")] = 0,
+    port: Annotated[int, typer.Option(help="The port to listen on; 0 chooses a free one.")] = 0,
     as_json: AsJson = False,
 ) -> None:
-    """Start a broker that goes on in the background; if it runs already, say where."""
-    place = _place(directory)
-    place.mkdir(parents=True, exist_ok=True)
-    with alone(place / "start.lock"):
-        if not _runs(place):
-            broker = KafkaBroker(place, port=port)
+    """Start a broker in the background, and print its address. If one runs there already, print its address."""
+    folder = _choose_directory(directory)
+    folder.mkdir(parents=True, exist_ok=True)
+    with alone(folder / "start.lock"):
+        if not _is_running(folder):
+            broker = KafkaBroker(folder, port=port)
             found = {"address": broker.address, "bootstrap": broker.bootstrap, "pid": broker.pid}
-            _notes(place).write_text(json.dumps({**found, "directory": str(place)}), encoding="utf-8")
-        notes: dict[str, Any] = json.loads(_notes(place).read_text(encoding="utf-8"))
-    if port and not notes["address"].endswith(f":{port}"):
-        raise Failed(f"a broker runs in {place} already, at {notes['address']}: stop it first, or choose a --directory")
+            _status_file(folder).write_text(json.dumps({**found, "directory": str(folder)}), encoding="utf-8")
+        status: dict[str, Any] = json.loads(_status_file(folder).read_text(encoding="utf-8"))
+    if port and not status["address"].endswith(f":{port}"):
+        raise CommandError(
+            f"a broker runs in {folder} already, at {status['address']}: stop it first, or choose a --directory"
+        )
     if as_json:
-        show_json(notes)
+        print_json(status)
         return
-    typer.echo(notes["address"])
-    say(
-        "It goes on in the background. `headrace broker stop` ends it"
-        + (f" (--directory {place})." if directory else ".")
+    typer.echo(status["address"])
+    print_note(
+        "It runs in the background. `headrace broker stop` ends it"
+        + (f" (--directory {folder})." if directory else ".")
     )
 
 
 @app.command()
 def stop(directory: Directory = None, as_json: AsJson = False) -> None:
-    """Stop a broker; a directory that was given keeps its topics, the one for all is emptied."""
-    place = _place(directory)
-    if not _runs(place):
-        raise Failed(f"no broker runs in {place}: `headrace broker start` starts one")
-    notes: dict[str, Any] = json.loads(_notes(place).read_text(encoding="utf-8"))
-    os.kill(notes["pid"], signal.SIGTERM)
-    end = time.monotonic() + PATIENCE
-    while _runs(place):
+    """Stop a broker. A given directory keeps its topics, the shared one is deleted."""
+    folder = _choose_directory(directory)
+    if not _is_running(folder):
+        raise CommandError(f"no broker runs in {folder}: `headrace broker start` starts one")
+    status: dict[str, Any] = json.loads(_status_file(folder).read_text(encoding="utf-8"))
+    os.kill(status["pid"], signal.SIGTERM)
+    end = time.monotonic() + SHUTDOWN_TIMEOUT
+    while _is_running(folder):
         if time.monotonic() > end:
-            os.kill(notes["pid"], signal.SIGKILL)
+            os.kill(status["pid"], signal.SIGKILL)
         time.sleep(0.05)
-    _notes(place).unlink()
+    _status_file(folder).unlink()
     if directory is None:
-        shutil.rmtree(place)
+        shutil.rmtree(folder)
     if as_json:
-        show_json(notes)
+        print_json(status)
     else:
-        say(f"The broker at {notes['address']} has ended.")
+        print_note(f"The broker at {status['address']} has ended.")
 
 
-def _place(directory: Path | None) -> Path:
+def _choose_directory(directory: Path | None) -> Path:
     return directory.absolute() if directory else cache_directory() / "broker"
 
 
-def _notes(place: Path) -> Path:
-    return place / "running.json"
+def _status_file(folder: Path) -> Path:
+    return folder / "running.json"
 
 
-def _runs(place: Path) -> bool:
-    """Whether a broker that we have started has its data here: it holds a lock on them for as long as it lives."""
-    if not _notes(place).exists():
+def _is_running(folder: Path) -> bool:
+    """Return True if a broker that this command started runs on the directory; it locks its data while it lives."""
+    if not _status_file(folder).exists():
         return False
     try:
-        with (place / "data" / ".lock").open("r+b") as lock:
+        with (folder / "data" / ".lock").open("r+b") as lock:
             fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except FileNotFoundError:
         return False

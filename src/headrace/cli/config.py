@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from headrace.cli.options import AsJson
-from headrace.cli.printing import show
+from headrace.cli.output import print_rows
 from headrace.config import Config
 from headrace.config.environment import variable_of
 from headrace.config.settings import WITHOUT_EFFECT
@@ -37,13 +37,13 @@ def settings() -> list[dict[str, Any]]:
 def config(without_effect: Unused = False, as_json: AsJson = False) -> None:
     """List all settings, with their defaults and what they mean."""
     if without_effect:
-        show(
+        print_rows(
             [{"setting": name, "reason": why} for name, why in WITHOUT_EFFECT.items()],
             ["setting", "reason"],
             as_json=as_json,
         )
     else:
-        show(settings(), ["setting", "default", "meaning"], as_json=as_json)
+        print_rows(settings(), ["setting", "default", "meaning"], as_json=as_json)
 
 
 def _plain(value: Any) -> Any:

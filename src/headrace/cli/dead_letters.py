@@ -1,6 +1,6 @@
-"""Dead letters: records that failed, with what their headers say about why, and where they came from.
+"""`headrace dead-letters`: list the records that failed, and replay them to the partitions that they came from.
 
-`headrace dead-letters`: records that failed, listed, and sent again to where they came from.
+The headers of a dead letter say where the record came from, and which error it caused.
 """
 
 from __future__ import annotations
@@ -14,17 +14,17 @@ from typing import Annotated, Any, NamedTuple
 import typer
 
 from headrace.cli.options import AsJson, LogAddress, Servers, log_at
-from headrace.cli.printing import say, show
-from headrace.cli.text_formats import in_json
+from headrace.cli.output import print_note, print_rows
+from headrace.cli.text_formats import to_json
 from headrace.log.protocol import Log, LogRow, Records, Topic
 from headrace.model.ids import TopicPartition
 from headrace.model.record import Headers
 
-CAUSE = "__streams.errors."
+ERROR_HEADER = "__streams.errors."  # prefix
 
 
 class DeadLetter(NamedTuple):
-    """A record of the dead letter topic. `headers` are the record's own; `cause` has the others, by their last word."""
+    """A record of a dead letter topic. `headers` are the record's own; `error` has the error headers."""
 
     at: TopicPartition
     offset: int
@@ -32,128 +32,133 @@ class DeadLetter(NamedTuple):
     value: bytes | None
     timestamp: int
     headers: Headers
-    cause: Mapping[str, str]
+    error: Mapping[str, str]  # by the last word of a header's name
 
     @property
     def origin(self) -> TopicPartition | None:
-        """The partition that it came from; None: it came from none, or the headers do not tell."""
-        topic, partition = self.cause.get("topic"), self.cause.get("partition", "")
+        """The partition that the record came from; None if the headers do not name one."""
+        topic, partition = self.error.get("topic"), self.error.get("partition", "")
         return TopicPartition(topic, int(partition)) if topic and partition.isdecimal() else None
 
     def as_dict(self) -> dict[str, Any]:
-        """All of it, for JSON and tables."""
-        offset = self.cause.get("offset", "")
+        """Return the dead letter as plain data, for JSON and tables."""
+        offset = self.error.get("offset", "")
         return {
             "partition": self.at.partition,
             "offset": self.offset,
             "timestamp": self.timestamp,
-            "topic": self.cause.get("topic") or None,
+            "topic": self.error.get("topic") or None,
             "from_partition": self.origin.partition if self.origin else None,
             "from_offset": int(offset) if offset.isdecimal() else None,
-            "exception": self.cause.get("exception"),
-            "message": self.cause.get("message"),
-            "stacktrace": self.cause.get("stacktrace"),
-            "headers": [[name, in_json(value)] for name, value in self.headers],
-            "key": in_json(self.key),
-            "value": in_json(self.value),
+            "exception": self.error.get("exception"),
+            "message": self.error.get("message"),
+            "stacktrace": self.error.get("stacktrace"),
+            "headers": [[name, to_json(value)] for name, value in self.headers],
+            "key": to_json(self.key),
+            "value": to_json(self.value),
         }
 
 
-def letter_of(at: TopicPartition, row: LogRow) -> DeadLetter:
-    """
+def parse_dead_letter(at: TopicPartition, row: LogRow) -> DeadLetter:
+    """Separate the error headers of a record from its own.
+
     >>> raw = (("h", b"1"), ("__streams.errors.topic", b"orders"), ("__streams.errors.partition", b"2"))
-    >>> letter = letter_of(TopicPartition("dead", 0), (7, b"k", b"v", 10, raw))
+    >>> letter = parse_dead_letter(TopicPartition("dead", 0), (7, b"k", b"v", 10, raw))
     >>> letter.headers, letter.origin
     ((('h', b'1'),), TopicPartition(topic='orders', partition=2))
     """
     offset, key, value, timestamp, headers = row
-    cause = {name[len(CAUSE) :]: (raw or b"").decode(errors="replace") for name, raw in headers if _is_cause(name)}
-    own = tuple((name, raw) for name, raw in headers if not _is_cause(name))
-    return DeadLetter(at, offset, key, value, timestamp, own, cause)
+    error = {
+        name[len(ERROR_HEADER) :]: (raw or b"").decode(errors="replace")
+        for name, raw in headers
+        if _is_error_header(name)
+    }
+    own = tuple((name, raw) for name, raw in headers if not _is_error_header(name))
+    return DeadLetter(at, offset, key, value, timestamp, own, error)
 
 
-def letters_in(log: Log, topic: str, starts: Mapping[TopicPartition, int]) -> Iterator[DeadLetter]:
-    """Those that are there now, partition by partition, each from its start if it has one."""
+def read_dead_letters(log: Log, topic: str, starts: Mapping[TopicPartition, int]) -> Iterator[DeadLetter]:
+    """Read the dead letters of a topic, partition by partition, each from its start if it has one."""
     log.topic(topic)
     for at, extent in sorted(log.extents([topic]).items()):
         start = min(max(starts.get(at, 0), extent.earliest), extent.end)
         for chunk in log.read(at, start, extent.end):
             for row in chunk.rows():
-                yield letter_of(at, row)
+                yield parse_dead_letter(at, row)
 
 
-def _is_cause(name: str) -> bool:
-    return name.startswith(CAUSE)
+def _is_error_header(name: str) -> bool:
+    return name.startswith(ERROR_HEADER)
 
 
-GROUP = "headrace-dead-letters"  # it has read what was replayed
-AT_ONCE = 500  # letters that are sent together: if it is killed, at most so many are sent twice
+GROUP = "headrace-dead-letters"  # its committed offsets are those of the replayed records
+BATCH = 500  # dead letters that are sent together: a kill sends at most so many twice
 
-app = typer.Typer(help="List dead letters, and send them again.", no_args_is_help=True)
-Name = Annotated[str, typer.Option("--topic", help="The topic that has them.")]
-Most = Annotated[int | None, typer.Option("--max-messages", min=0, help="So many at most.")]
+app = typer.Typer(help="List dead letters, and replay them.", no_args_is_help=True)
+Name = Annotated[str, typer.Option("--topic", help="The dead letter topic.")]
+Most = Annotated[int | None, typer.Option("--max-messages", min=0, help="Read at most so many.")]
 
 
 @app.command("list")
-def list_letters(
+def list_dead_letters(
     topic: Name,
     max_messages: Most = None,
     log: LogAddress = None,
     bootstrap_server: Servers = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show dead letters: where they came from, and why they failed."""
+    """List dead letters: where they came from, and why they failed."""
     with closing(log_at(log, bootstrap_server)) as opened:
-        rows = [letter.as_dict() for letter in islice(letters_in(opened, topic, {}), max_messages)]
+        rows = [letter.as_dict() for letter in islice(read_dead_letters(opened, topic, {}), max_messages)]
     if not as_json:
         rows = [{**row, "message": (row["message"] or "").partition("\n")[0]} for row in rows]
     columns = ["partition", "offset", "topic", "from_partition", "from_offset", "exception", "message"]
-    show(rows, columns, as_json=as_json)
+    print_rows(rows, columns, as_json=as_json)
 
 
 @app.command()
 def replay(
     topic: Name,
     max_messages: Most = None,
-    again: Annotated[bool, typer.Option("--again", help="Those that were replayed before, too.")] = False,
+    again: Annotated[bool, typer.Option("--again", help="Replay those that were replayed before, too.")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would be sent, and send nothing.")] = False,
     log: LogAddress = None,
     bootstrap_server: Servers = None,
     as_json: AsJson = False,
 ) -> int:
-    """Send dead letters to the partitions that they came from, each once; 1 if some cannot be."""
+    """Send each dead letter once to the partition that it came from. Exit with 1 if some cannot be sent."""
     rows: list[dict[str, Any]] = []
     with closing(log_at(log, bootstrap_server)) as opened:
         known = opened.topics()
-        letters = islice(letters_in(opened, topic, {} if again else opened.committed(GROUP)), max_messages)
-        while some := list(islice(letters, AT_ONCE)):
-            told = [_row(letter, known) for letter in some]
+        letters = islice(read_dead_letters(opened, topic, {} if again else opened.committed(GROUP)), max_messages)
+        while some := list(islice(letters, BATCH)):
+            results = [_make_row(letter, known) for letter in some]
             if not dry_run:
-                _send(opened, [letter for letter, row in zip(some, told, strict=True) if row["problem"] is None])
+                _send(opened, [letter for letter, row in zip(some, results, strict=True) if row["problem"] is None])
                 opened.commit(GROUP, {letter.at: letter.offset + 1 for letter in some})
-            rows += told
-    show(rows, ["partition", "offset", "to_topic", "to_partition", "problem"], as_json=as_json)
+            rows += results
+    print_rows(rows, ["partition", "offset", "to_topic", "to_partition", "problem"], as_json=as_json)
     left = sum(row["problem"] is not None for row in rows)
-    say(f"{len(rows) - left} {'would be' if dry_run else 'were'} sent, {left} cannot be.")
+    print_note(f"{len(rows) - left} {'would be' if dry_run else 'were'} sent, {left} cannot be.")
     return int(left > 0)
 
 
-def _row(letter: DeadLetter, known: Mapping[str, Topic]) -> dict[str, Any]:
+def _make_row(letter: DeadLetter, known: Mapping[str, Topic]) -> dict[str, Any]:
     to = letter.origin
     return {
         "partition": letter.at.partition,
         "offset": letter.offset,
         "to_topic": to.topic if to else None,
         "to_partition": to.partition if to else None,
-        "problem": _problem(to, known),
+        "problem": _find_problem(to, known),
     }
 
 
-def _problem(to: TopicPartition | None, known: Mapping[str, Topic]) -> str | None:
-    """Why a letter cannot be sent; None if it can."""
+def _find_problem(to: TopicPartition | None, known: Mapping[str, Topic]) -> str | None:
+    """Return why a dead letter cannot be sent, or None."""
     if to is None:
         return "its headers name no partition that it came from"
-    if to.topic not in known:  # one inside the application, or it was deleted
+    if to.topic not in known:  # it is internal to the application, or was deleted
         return f"the log has no topic {to.topic!r}"
     if to.partition >= known[to.topic].partitions:
         return f"{to.topic!r} has only {known[to.topic].partitions} partitions"
@@ -161,7 +166,7 @@ def _problem(to: TopicPartition | None, known: Mapping[str, Topic]) -> str | Non
 
 
 def _send(log: Log, letters: Iterable[DeadLetter]) -> None:
-    """All of them at once, in their order, with the times and headers that they had."""
+    """Append dead letters in one write, in their order, with their timestamps and headers."""
     rows = defaultdict[TopicPartition, list[Any]](list)
     for letter in letters:
         if letter.origin is not None:

@@ -1,46 +1,185 @@
-"""`headrace doctor`: is everything here that an application needs?"""
+"""`headrace doctor`: check that this machine has what an application needs."""
 
 from __future__ import annotations
 
-from typing import Annotated
+import re
+import shutil
+import socket
+import sys
+import tempfile
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Annotated, Literal, NamedTuple
 
 import typer
 from rich.text import Text
 
-from headrace.cli import checks
 from headrace.cli.options import AsJson, LogAddress
-from headrace.cli.printing import out, show_json
+from headrace.cli.output import print_json, stdout
+from headrace.errors import StreamsError
+from headrace.log import open_log
+from headrace.spark.session import find_java
 
 _STYLES = {"ok": "green", "warn": "yellow", "fail": "bold red"}
 
 
 def doctor(
     log: LogAddress = None,
-    checkpoint: Annotated[str | None, typer.Option(help="The checkpoint to look at.")] = None,
-    state_dir: Annotated[str | None, typer.Option(help="Where copies of the state are to lie.")] = None,
-    port: Annotated[list[int] | None, typer.Option(help="A port that must be free; may be given often.")] = None,
+    checkpoint: Annotated[str | None, typer.Option(help="The checkpoint to check.")] = None,
+    state_dir: Annotated[str | None, typer.Option(help="The directory of local state to check.")] = None,
+    port: Annotated[list[int] | None, typer.Option(help="A port that must be free; may be repeated.")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Look whether this machine can run applications, and say what to do if not."""
+    """Check whether this machine can run applications, and say what to do if not. Exit with 1 if it cannot."""
     found = [
-        checks.python(),
-        checks.java(),
-        checks.pyspark(),
-        checks.pandas(),
-        checks.log(log),
-        checks.checkpoint(checkpoint),
-        checks.state(state_dir),
-        checks.loopback(),
-        *map(checks.port, port or ()),
+        check_python(),
+        check_java(),
+        check_pyspark(),
+        check_pandas(),
+        check_log(log),
+        check_checkpoint(checkpoint),
+        check_state_dir(state_dir),
+        check_loopback(),
+        *map(check_port, port or ()),
     ]
     if as_json:
-        show_json([check._asdict() for check in found])
+        print_json([check._asdict() for check in found])
     else:
         for check in found:
             advice = f" → {check.advice}" if check.advice else ""
             line = Text.assemble(
                 (f"{check.result:<4}", _STYLES[check.result]), f"  {check.what}: {check.found}{advice}"
             )
-            out().print(line, soft_wrap=True)
+            stdout().print(line, soft_wrap=True)
     if any(check.result == "fail" for check in found):
         raise typer.Exit(1)
+
+
+OLDEST_PYTHON, OLDEST_SPARK = (3, 11), (4, 3)
+_ENOUGH, _TOO_LITTLE = 1 << 30, 100 << 20  # bytes of free disk: warn below the first, fail below the second
+
+
+class Check(NamedTuple):
+    """One requirement: what was checked, the result, what was found, and advice unless the result is ok."""
+
+    what: str
+    result: Literal["ok", "warn", "fail"]
+    found: str
+    advice: str = ""
+
+
+def check_python(release: tuple[int, ...] = tuple(sys.version_info[:3])) -> Check:
+    found = ".".join(map(str, release))
+    if release >= OLDEST_PYTHON:
+        return Check("Python", "ok", found)
+    return Check("Python", "fail", f"{found}: too old", "use Python 3.11 or newer")
+
+
+def check_java() -> Check:
+    """Check the Java that Spark would start."""
+    java = find_java()
+    if java.trouble is None:
+        return Check("Java", "ok", java.shown)
+    return Check("Java", "fail", java.shown, java.remedy)
+
+
+def check_pyspark() -> Check:
+    found = _find_version("pyspark")
+    if found is None:
+        return Check("PySpark", "fail", "not installed", "pip install pyspark")
+    if tuple(map(int, re.findall(r"\d+", found)[:2])) < OLDEST_SPARK:
+        return Check("PySpark", "fail", f"{found}: too old", "pip install 'pyspark>=4.3'")
+    return Check("PySpark", "ok", found)
+
+
+def check_pandas() -> Check:
+    found = _find_version("pandas")
+    if found is None:
+        return Check("pandas", "fail", "not installed", "pip install 'pandas<3'")
+    if int(found.partition(".")[0]) >= 3:
+        return Check("pandas", "fail", f"{found}: PySpark does not know it", "pip install 'pandas<3'")
+    return Check("pandas", "ok", found)
+
+
+def check_log(address: str | None) -> Check:
+    if address is None:
+        return Check("log", "warn", "none given", "give --log file:DIRECTORY, or set HEADRACE_LOG, to check it")
+    path = Path(address.removeprefix("file:"))
+    if address.startswith("file:") and not path.exists():
+        return _check_directory("log", path, f"{address} will be created")
+    try:
+        opened = open_log(address)
+        count = len(opened.topics())
+        opened.close()
+    except StreamsError as error:
+        return Check("log", "fail", str(error), "correct the address, or start the broker")
+    return Check("log", "ok", f"{address}, {count} topics")
+
+
+def check_checkpoint(place: str | None) -> Check:
+    if place is None:
+        return Check("checkpoint", "warn", "none given", "give --checkpoint DIRECTORY to check it")
+    if "://" in place:
+        return Check(
+            "checkpoint",
+            "warn",
+            f"{place} is not checked",
+            "start the application: it reports an object store that it cannot write to",
+        )
+    return _check_directory("checkpoint", Path(place.removeprefix("file:")), place)
+
+
+def check_state_dir(directory: str | None) -> Check:
+    place = Path(directory or Path(tempfile.gettempdir()) / "headrace")
+    return _check_directory("local state", place, str(place))
+
+
+def check_loopback() -> Check:
+    """Check that processes can connect over local ports, as Spark's JVM and its workers do."""
+    try:
+        with socket.create_server(("127.0.0.1", 0)) as server, socket.create_connection(server.getsockname(), 5):
+            return Check("ports", "ok", "processes on this machine can connect")
+    except OSError as error:
+        return Check("ports", "fail", f"no port of 127.0.0.1 can be used: {error}", "allow local connections")
+
+
+def check_port(number: int) -> Check:
+    try:
+        with socket.create_server(("127.0.0.1", number)):
+            return Check(f"port {number}", "ok", "free")
+    except (OSError, OverflowError) as error:
+        return Check(
+            f"port {number}",
+            "fail",
+            f"cannot be used: {error}",
+            "stop the process that uses it, or choose another port",
+        )
+
+
+def _find_version(name: str) -> str | None:
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return None
+
+
+def _check_directory(what: str, place: Path, found: str) -> Check:
+    """Check that a directory, or the nearest parent that exists, is writable and has free space."""
+    existing = next(folder for folder in (place.absolute(), *place.absolute().parents) if folder.exists())
+    if not existing.is_dir():
+        return Check(what, "fail", f"{found}: {existing} is a file", "choose another directory")
+    try:
+        with tempfile.TemporaryFile(dir=existing):
+            free = shutil.disk_usage(existing).free
+    except OSError as error:
+        return Check(
+            what, "fail", f"{found}: {error.strerror}", f"make {existing} writable, or choose another directory"
+        )
+    shown = f"{found}, {free / (1 << 30):.1f} GiB free"
+    if free < _TOO_LITTLE:
+        return Check(what, "fail", shown, f"free space on the disk of {existing}")
+    return (
+        Check(what, "ok", shown)
+        if free >= _ENOUGH
+        else Check(what, "warn", shown, f"free space on the disk of {existing}")
+    )

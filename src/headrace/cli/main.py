@@ -1,4 +1,4 @@
-"""The command line: `headrace COMMAND …`."""
+"""The command line, `headrace COMMAND …`: the table of commands, and how a command ends."""
 
 from __future__ import annotations
 
@@ -16,17 +16,22 @@ from headrace.cli import (
     changelogs,
     config,
     consume,
+    control,
+    dashboard,
+    dead_letters,
     demo,
     doctor,
     groups,
     produce,
+    query,
     reset,
     run,
+    state,
     status,
     topics,
     topology,
 )
-from headrace.cli.printing import hush, say
+from headrace.cli.output import print_note, silence_stdout
 from headrace.errors import StreamsError, UnknownTopicError
 
 DEBUG = "HEADRACE_DEBUG"
@@ -52,7 +57,18 @@ app.command("changelogs")(changelogs.changelogs)
 app.add_typer(broker.app, name="broker")
 app.command("doctor")(doctor.doctor)
 app.command("config")(config.config)
-status.register(app)
+app.command("query")(query.query)
+app.add_typer(state.state, name="state")
+app.add_typer(state.checkpoints, name="checkpoint")
+app.command("status")(status.status)
+app.command("top")(status.top)
+app.command("pause")(control.pause)
+app.command("resume")(control.resume)
+app.command("snapshot")(control.snapshot)
+app.command("dashboard")(dashboard.dashboard)
+app.command("replica")(dashboard.replica)
+app.add_typer(dead_letters.app, name="dead-letters")
+app.command("drops")(status.drops)
 
 
 def _show_version(wanted: bool) -> None:
@@ -62,7 +78,7 @@ def _show_version(wanted: bool) -> None:
 
 
 @app.callback()
-def common(
+def configure_logging(
     debug: Annotated[bool, typer.Option(help="Show the traceback of a failure.", envvar=DEBUG)] = False,
     show_version: Annotated[
         bool, typer.Option("--version", help="Show the version and exit.", callback=_show_version, is_eager=True)
@@ -74,25 +90,25 @@ def common(
 
 
 def main() -> None:
-    """Runs the command and ends with 0: fine, 1: it failed, or 2: it was called wrongly."""
+    """Run the command, and exit with 0 for success, 1 for failure, or 2 for wrong usage."""
     code = exit_code(sys.argv[1:])
     try:
         sys.stdout.flush()
     except BrokenPipeError:
-        hush()
+        silence_stdout()
     sys.exit(code)
 
 
 def exit_code(arguments: list[str]) -> int:
-    """Runs the command; says how it ended."""
+    """Run the command, and return its exit code."""
     try:
         result: Any = app(arguments, prog_name="headrace", standalone_mode=False)
     except typer.TyperException as error:
         return _explain_usage(error, arguments)
-    except typer.Abort:
+    except (typer.Abort, KeyboardInterrupt):
         return 1
     except BrokenPipeError:
-        hush()
+        silence_stdout()
         return 0
     except (StreamsError, OSError, ValueError, TypeError, ImportError) as error:
         return _explain(error, arguments)
@@ -100,14 +116,13 @@ def exit_code(arguments: list[str]) -> int:
 
 
 def _explain_usage(error: typer.TyperException, arguments: list[str]) -> int:
-    """One sentence, and for wrong usage where to read more."""
-    say(
-        error.format_message() if type(error).__name__ == "NoArgsIsHelpError" else f"headrace: {error.format_message()}"
-    )
+    """Print what is wrong with the arguments, and how to get help."""
+    is_help = type(error).__name__ == "NoArgsIsHelpError"
+    print_note(error.format_message() if is_help else f"headrace: {error.format_message()}")
     context = getattr(error, "ctx", None)
-    if error.exit_code == 2 and context is not None and type(error).__name__ != "NoArgsIsHelpError":
-        say(f"Try '{context.command_path} --help'.")
-    _trace(arguments)
+    if error.exit_code == 2 and context is not None and not is_help:
+        print_note(f"Try '{context.command_path} --help'.")
+    _print_traceback(arguments)
     return error.exit_code
 
 
@@ -117,15 +132,15 @@ def _explain(error: Exception, arguments: list[str]) -> int:
         text = text.partition(": create it, ")[0] + ": `headrace topics list` shows them, `topics create` makes one"
     if isinstance(error, OSError) and error.strerror:
         text = f"{error.filename}: {error.strerror}" if error.filename else error.strerror
-    say(f"headrace: {text}")
-    if not _trace(arguments):  # which has the notes
+    print_note(f"headrace: {text}")
+    if not _print_traceback(arguments):  # the traceback contains the notes
         for note in getattr(error, "__notes__", ()):
-            say("`headrace --debug …` shows where in the code." if "Traceback" in note else note)
+            print_note("`headrace --debug …` shows where in the code." if "Traceback" in note else note)
     return 1
 
 
-def _trace(arguments: list[str]) -> bool:
-    """Shows the traceback, if it is asked for."""
+def _print_traceback(arguments: list[str]) -> bool:
+    """Print the traceback if `--debug` or the environment asks for it."""
     is_wanted = "--debug" in arguments or os.environ.get(DEBUG, "").lower() not in {"", "0", "false"}
     if is_wanted:
         traceback.print_exc()

@@ -1,13 +1,9 @@
-"""Options that several commands have, and the log that they mean.
-
-What `module:attribute` names: an application, or a topology to make one of.
-
-Which application is meant: its checkpoint, and its topology where the checkpoint does not say enough.
-"""
+"""Options that several commands share, and the objects that they name: logs, checkpoints, applications, topologies."""
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import Annotated, Any, cast
@@ -15,7 +11,8 @@ from typing import Annotated, Any, cast
 import typer
 
 from headrace.app import Application
-from headrace.cli.printing import Failed, WrongUsage
+from headrace.checkpoint.storage import Storage, open_storage
+from headrace.cli.output import CommandError, UsageError
 from headrace.log import Log, open_log
 from headrace.query.follower import Follower
 from headrace.topology.builder import Topology
@@ -27,83 +24,111 @@ LogAddress = Annotated[
 Servers = Annotated[
     str | None, typer.Option("--bootstrap-server", help="HOST:PORT of a Kafka broker: short for --log kafka://…")
 ]
-AsJson = Annotated[bool, typer.Option("--json", help="As JSON.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+Target = Annotated[
+    str, typer.Argument(metavar="MODULE:ATTRIBUTE", help="An Application or a Topology, or a function that makes one.")
+]
 
 
 def address_of(log: str | None, servers: str | None = None) -> str:
-    """The address of the log that is meant."""
+    """Return the address of the log that the options name."""
     if servers is not None:
         return servers if "://" in servers else f"kafka://{servers}"
     if log is None:
-        raise WrongUsage("which log? Give --log file:DIRECTORY, or set HEADRACE_LOG")
+        raise UsageError("which log? Give --log file:DIRECTORY, or set HEADRACE_LOG")
     return log
 
 
 def log_at(log: str | None, servers: str | None = None) -> Log:
-    """The log that is meant, opened."""
+    """Open the log that the options name."""
     return open_log(address_of(log, servers))
 
 
 def load(target: str) -> Topology | Application:
-    """The topology or the application that a module has, or that a function in it makes without arguments."""
-    thing = _attribute(target)
-    if not isinstance(thing, Topology | Application) and callable(thing):
+    """Load a topology or an application: an attribute of a module, or the result of a function without arguments."""
+    loaded = _load_attribute(target)
+    if not isinstance(loaded, Topology | Application) and callable(loaded):
         try:
-            thing = cast("Any", thing)()
+            loaded = cast("Any", loaded)()
         except TypeError as error:
-            raise Failed(f"{target} cannot be called without arguments: {error}") from error
-    if isinstance(thing, Topology | Application):
-        return thing
-    raise Failed(
-        f"{target} is a {type(thing).__name__}: name an Application, a Topology, or a function without arguments that "
+            raise CommandError(f"{target} cannot be called without arguments: {error}") from error
+    if isinstance(loaded, Topology | Application):
+        return loaded
+    raise CommandError(
+        f"{target} is a {type(loaded).__name__}: name an Application, a Topology, or a function without arguments that "
         "makes one"
     )
 
 
-def graph_of(thing: Topology | Application) -> Graph:
-    """The graph of a topology, or of the one that an application runs."""
-    return thing.graph() if isinstance(thing, Topology) else thing.setup.graph
+def find_graph(loaded: Topology | Application) -> Graph:
+    """Return the graph of a topology or of an application."""
+    return loaded.graph() if isinstance(loaded, Topology) else loaded.setup.graph
 
 
-def _attribute(target: str) -> Any:
+def _load_attribute(target: str) -> Any:
     module_name, colon, path = target.partition(":")
     if not (module_name and colon and path):
-        raise WrongUsage(f"write MODULE:ATTRIBUTE, such as shop.orders:app, not {target!r}")
-    here = str(Path.cwd())
-    if here not in sys.path:
-        sys.path.insert(0, here)
+        raise UsageError(f"write MODULE:ATTRIBUTE, such as shop.orders:app, not {target!r}")
+    directory = str(Path.cwd())
+    if directory not in sys.path:
+        sys.path.insert(0, directory)
     try:
-        thing = import_module(module_name)
+        loaded = import_module(module_name)
     except ModuleNotFoundError as error:
         if error.name is not None and (module_name == error.name or module_name.startswith(f"{error.name}.")):
-            raise Failed(f"there is no module {module_name!r} in {here} or among those installed") from error
+            raise CommandError(f"there is no module {module_name!r} in {directory} or among those installed") from error
         raise
     for name in path.split("."):
-        if not hasattr(thing, name):
-            raise Failed(f"{module_name} has no {path!r}: name what it calls its application or its topology")
-        thing = getattr(thing, name)
-    return thing
+        if not hasattr(loaded, name):
+            raise CommandError(f"{module_name} has no {path!r}: name what it calls its application or its topology")
+        loaded = getattr(loaded, name)
+    return loaded
 
 
 Checkpoint = Annotated[
     str,
-    typer.Option("--checkpoint", help="Its directory, or the URL of an object store.", envvar="HEADRACE_CHECKPOINT"),
+    typer.Option(
+        "--checkpoint", help="The directory or the object store URL of the checkpoint.", envvar="HEADRACE_CHECKPOINT"
+    ),
 ]
 Program = Annotated[
     str | None,
-    typer.Option("--topology", metavar="MODULE:ATTRIBUTE", help="The topology: for serdes that are not Headrace's."),
+    typer.Option("--topology", metavar="MODULE:ATTRIBUTE", help="The topology, for serdes of your own."),
 ]
-AsOf = Annotated[int | None, typer.Option("--as-of", help="A batch that is still kept, not the last one.")]
+AsOf = Annotated[int | None, typer.Option("--as-of", help="Read the state after this batch, if it is still kept.")]
 
 
-def follower_of(checkpoint: str, program: str | None, state_dir: str | None = None) -> Follower:
-    """A follower of the application that is meant, with its copy in memory or in a directory."""
-    thing = None if program is None else load(program)
-    if isinstance(thing, Application):
-        return Follower.open(checkpoint, thing.setup.graph, thing.setup.config, state_dir=state_dir)
-    return Follower.open(checkpoint, thing, state_dir=state_dir)
+def open_follower(checkpoint: str, program: str | None, state_dir: str | None = None) -> Follower:
+    """Follow a checkpoint, with its copy of the state in memory or in a directory."""
+    loaded = None if program is None else load(program)
+    if isinstance(loaded, Application):
+        return Follower.open(checkpoint, loaded.setup.graph, loaded.setup.config, state_dir=state_dir)
+    return Follower.open(checkpoint, loaded, state_dir=state_dir)
 
 
-def topology_of(program: str | None) -> Topology | None:
-    thing = None if program is None else load(program)
-    return thing if isinstance(thing, Topology) else None
+def load_topology(program: str | None) -> Topology | None:
+    """Return the topology that `--topology` names; None if it names an application."""
+    loaded = None if program is None else load(program)
+    return loaded if isinstance(loaded, Topology) else None
+
+
+def open_checkpoint(checkpoint: str) -> Storage:
+    """Open a checkpoint that exists; opening a missing directory would create it."""
+    if "://" not in checkpoint and not Path(checkpoint.removeprefix("file:")).is_dir():
+        raise CommandError(f"there is no checkpoint in {checkpoint}")
+    return open_storage(checkpoint)
+
+
+def parse_pairs(arguments: Sequence[str], flag: str) -> dict[str, str]:
+    """Parse key=value arguments; the last one of a name counts.
+
+    >>> parse_pairs(["print.key=true", "key.separator=,"], "--property")
+    {'print.key': 'true', 'key.separator': ','}
+    """
+    found: dict[str, str] = {}
+    for text in arguments:
+        name, equals, value = text.partition("=")
+        if not equals or not name:
+            raise UsageError(f"{flag} takes key=value, not {text!r}")
+        found[name] = value
+    return found

@@ -1,7 +1,4 @@
-"""Lines that become records, by the properties of Kafka's console producer.
-
-`headrace produce`: what `kafka-console-producer` does.
-"""
+"""`headrace produce`: send lines as records, as `kafka-console-producer` does."""
 
 from __future__ import annotations
 
@@ -16,13 +13,13 @@ from typing import Annotated, Any, BinaryIO, NamedTuple
 import typer
 from rich.progress import Progress
 
-from headrace.cli.options import LogAddress, Servers, log_at
-from headrace.cli.printing import Failed, WrongUsage, err, pairs
-from headrace.cli.text_formats import Form, form_of
+from headrace.cli.options import LogAddress, Servers, log_at, parse_pairs
+from headrace.cli.output import CommandError, UsageError, stderr
+from headrace.cli.text_formats import TextFormat, find_format
 from headrace.clients import Producer
 
 Headers = tuple[tuple[str, bytes | None], ...]
-KNOWN = {
+PROPERTIES = {
     "parse.key": "false",
     "key.separator": "\t",
     "parse.headers": "false",
@@ -34,8 +31,8 @@ KNOWN = {
 }
 
 
-class Sent(NamedTuple):
-    """What a line says is to be sent."""
+class ParsedLine(NamedTuple):
+    """The record that a line describes."""
 
     key: Any
     value: Any
@@ -43,14 +40,14 @@ class Sent(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class LineReader:
-    """Takes lines apart: headers, key and value, in this order, as far as they are asked for."""
+class LineParser:
+    """Parses lines of headers, key and value, in this order, as far as the properties say that a line has them."""
 
-    key: Form
-    value: Form
-    parses_key: bool = False
+    key: TextFormat
+    value: TextFormat
+    has_key: bool = False
     key_separator: str = "\t"
-    parses_headers: bool = False
+    has_headers: bool = False
     headers_delimiter: str = "\t"
     headers_separator: str = ","
     header_key_separator: str = ":"
@@ -58,36 +55,36 @@ class LineReader:
     ignores_errors: bool = False
 
     @classmethod
-    def of(cls, properties: Mapping[str, str], key: Form, value: Form) -> LineReader:
-        """By Kafka's names of the properties."""
-        unknown = sorted(properties.keys() - KNOWN.keys())
+    def of(cls, properties: Mapping[str, str], key: TextFormat, value: TextFormat) -> LineParser:
+        """Make a parser from properties with Kafka's names."""
+        unknown = sorted(properties.keys() - PROPERTIES.keys())
         if unknown:
-            raise WrongUsage(f"there is no property {unknown[0]!r}: known are {', '.join(KNOWN)}")
-        given = {**KNOWN, **properties}
-        flags = {name: str(given[name]).lower() == "true" for name in ("parse.key", "parse.headers", "ignore.error")}
+            raise UsageError(f"there is no property {unknown[0]!r}: known are {', '.join(PROPERTIES)}")
+        texts = {**PROPERTIES, **properties}
+        flags = {name: str(texts[name]).lower() == "true" for name in ("parse.key", "parse.headers", "ignore.error")}
         return cls(
             key,
             value,
             flags["parse.key"],
-            _unescaped(given["key.separator"]),
+            _unescape(texts["key.separator"]),
             flags["parse.headers"],
-            _unescaped(given["headers.delimiter"]),
-            _unescaped(given["headers.separator"]),
-            _unescaped(given["headers.key.separator"]),
-            given["null.marker"],
+            _unescape(texts["headers.delimiter"]),
+            _unescape(texts["headers.separator"]),
+            _unescape(texts["headers.key.separator"]),
+            texts["null.marker"],
             flags["ignore.error"],
         )
 
-    def read(self, line: str, number: int) -> Sent:
-        """What a line says; `number` is for the sentence if it says nothing that can be sent."""
+    def parse(self, line: str, number: int) -> ParsedLine:
+        """Parse a line; `number` is the number of the line, for errors."""
         rest, headers, key = line, (), None
-        if self.parses_headers:
+        if self.has_headers:
             text, rest = self._split(rest, self.headers_delimiter, "headers delimiter", number)
-            headers = self._headers(text, number)
-        if self.parses_key:
+            headers = self._parse_headers(text, number)
+        if self.has_key:
             text, rest = self._split(rest, self.key_separator, "key separator", number)
-            key = self._parsed(self.key, text, "key", number)
-        return Sent(key, self._parsed(self.value, rest, "value", number), headers)
+            key = self._parse_field(self.key, text, "key", number)
+        return ParsedLine(key, self._parse_field(self.value, rest, "value", number), headers)
 
     def _split(self, text: str, separator: str, what: str, number: int) -> tuple[str, str]:
         first, found, rest = text.partition(separator)
@@ -95,30 +92,34 @@ class LineReader:
             return first, rest
         if self.ignores_errors:
             return ("" if what == "headers delimiter" else self.null_marker or ""), text
-        raise Failed(f"no {what} found on line number {number}: {text!r}; {what} is {separator!r}, a property sets it")
+        raise CommandError(
+            f"no {what} found on line number {number}: {text!r}; {what} is {separator!r}, a property sets it"
+        )
 
-    def _headers(self, text: str, number: int) -> Headers:
+    def _parse_headers(self, text: str, number: int) -> Headers:
         if not text or text == self.null_marker:
             return ()
         found: list[tuple[str, bytes | None]] = []
         for part in text.split(self.headers_separator):
             name, separator, value = part.partition(self.header_key_separator)
             if not separator and not self.ignores_errors:
-                raise Failed(f"no header key separator found in pair {part!r} on line number {number}")
+                raise CommandError(f"no header key separator found in pair {part!r} on line number {number}")
             found.append((name, None if value == self.null_marker else value.encode(errors="surrogateescape")))
         return tuple(found)
 
-    def _parsed(self, form: Form, text: str, what: str, number: int) -> Any:
+    def _parse_field(self, text_format: TextFormat, text: str, what: str, number: int) -> Any:
         if self.null_marker is not None and text == self.null_marker:
             return None
         try:
-            return form.parse(text)
+            return text_format.parse(text)
         except ValueError as error:
-            raise Failed(f"the {what} on line number {number} is no {form.serde.name}: {text!r} ({error})") from error
+            raise CommandError(
+                f"the {what} on line number {number} is no {text_format.serde.name}: {text!r} ({error})"
+            ) from error
 
 
-def _unescaped(text: str | None) -> str:
-    r"""A separator as it is meant: `\t` is what people write for a tab in a shell."""
+def _unescape(text: str | None) -> str:
+    r"""Return a separator with `\t` and `\n` replaced, which users type for a tab and a newline in a shell."""
     return (text or "").replace("\\t", "\t").replace("\\n", "\n")
 
 
@@ -130,40 +131,42 @@ def produce(
             "--property",
             "--reader-property",
             help="parse.key, key.separator, parse.headers, headers.delimiter, headers.separator, "
-            "headers.key.separator, null.marker, ignore.error: Kafka's, as key=value.",
+            "headers.key.separator, null.marker, ignore.error: as key=value, with Kafka's meanings.",
         ),
     ] = None,
     key_serializer: Annotated[str, typer.Option(help="string, long, json …, or Kafka's class.")] = "string",
     value_serializer: Annotated[str, typer.Option(help="string, long, json …, or Kafka's class.")] = "string",
-    partition: Annotated[int | None, typer.Option(help="Send to this partition, whatever the key.")] = None,
-    timestamp: Annotated[int | None, typer.Option(help="The time of all records, in ms since the epoch.")] = None,
+    partition: Annotated[int | None, typer.Option(help="Send every record to this partition.")] = None,
+    timestamp: Annotated[int | None, typer.Option(help="The timestamp of every record, in ms since the epoch.")] = None,
     log: LogAddress = None,
     bootstrap_server: Servers = None,
 ) -> None:
-    """Send the lines of the standard input to a topic."""
-    key, value = form_of(key_serializer), form_of(value_serializer)
-    reader = LineReader.of(pairs(properties or [], "--property"), key, value)
+    """Send the lines of the standard input to a topic, one record a line."""
+    key, value = find_format(key_serializer), find_format(value_serializer)
+    parser = LineParser.of(parse_pairs(properties or [], "--property"), key, value)
     with (
         closing(log_at(log, bootstrap_server)) as opened,
         Producer(opened, key_serde=key.serde, value_serde=value.serde) as producer,
     ):
         opened.topic(topic)
-        is_typed = sys.stdin.isatty()
-        for number, line in enumerate(_lines(sys.stdin.buffer, is_typed), 1):
-            sent = reader.read(line, number)
-            producer.send(topic, sent.key, sent.value, partition=partition, timestamp=timestamp, headers=sent.headers)
-            if is_typed:
+        is_terminal = sys.stdin.isatty()
+        for number, line in enumerate(_read_lines(sys.stdin.buffer, is_terminal), 1):
+            record = parser.parse(line, number)
+            producer.send(
+                topic, record.key, record.value, partition=partition, timestamp=timestamp, headers=record.headers
+            )
+            if is_terminal:
                 producer.flush()
 
 
-def _lines(source: BinaryIO, is_typed: bool) -> Iterator[str]:
-    """The lines of a file, a pipe or a keyboard, without what ends them."""
-    raw = _prompted(source) if is_typed else _with_progress(source)
+def _read_lines(source: BinaryIO, is_terminal: bool) -> Iterator[str]:
+    """Read the lines of a file, a pipe or a terminal, without their ends."""
+    raw = _prompt(source) if is_terminal else _show_progress(source)
     for line in raw:
         yield line.removesuffix(b"\n").removesuffix(b"\r").decode(errors="surrogateescape")
 
 
-def _prompted(source: BinaryIO) -> Iterator[bytes]:
+def _prompt(source: BinaryIO) -> Iterator[bytes]:
     while True:
         sys.stderr.write(">")
         sys.stderr.flush()
@@ -173,13 +176,13 @@ def _prompted(source: BinaryIO) -> Iterator[bytes]:
         yield line
 
 
-def _with_progress(source: BinaryIO) -> Iterable[bytes]:
-    """With a bar, if it is a file, whose end is known, and somebody looks."""
+def _show_progress(source: BinaryIO) -> Iterable[bytes]:
+    """Yield lines, with a progress bar if the source is a file, whose size is known, and stderr is a terminal."""
     status = os.fstat(source.fileno())
     if not (stat.S_ISREG(status.st_mode) and sys.stderr.isatty()):
         yield from source
         return
-    with Progress(console=err(), transient=True) as progress:
+    with Progress(console=stderr(), transient=True) as progress:
         bar = progress.add_task("sending", total=status.st_size)
         for line in source:
             yield line

@@ -1,15 +1,11 @@
-"""Where an application is to go on reading: Kafka's ways to say it.
+"""`headrace reset`: restart an application without state, at chosen offsets, as `kafka-streams-application-reset` does.
 
-An application that begins anew: a checkpoint without state, and with positions that were chosen.
+A reset is one more manifest, which empties every task and sets the positions of the sources. So it happens completely
+or not at all, and an instance that still runs cannot commit after it. Files are deleted only afterwards.
 
-It is one more manifest, which empties every task and says where to go on. So it happens at once or not at all, and
-nobody who still runs can commit after it. Only then is deleted what nothing names any more.
-
-1. the next epoch is ours: nobody else runs       4. the log counts on from there
-2. what was committed is delivered                5. files of the old state are deleted
-3. the manifest is created: now it happened
-
-`headrace reset`: what `kafka-streams-application-reset` does, with a checkpoint instead of a group.
+1. claim the next epoch: no instance runs         4. mark the manifest's batch as delivered in the log
+2. deliver what was committed                     5. delete the files of the old state
+3. create the manifest: the reset is done
 """
 
 from __future__ import annotations
@@ -37,60 +33,222 @@ from headrace.checkpoint.ledger import Ledger, manifest_numbers
 from headrace.checkpoint.manifest import Manifest, TaskChange, encode_manifest
 from headrace.checkpoint.ownership import Holder, Ownership, is_gone, this_process
 from headrace.checkpoint.steps import unobserved
-from headrace.checkpoint.storage import Storage, open_storage
-from headrace.cli.options import AsJson, LogAddress, Servers, log_at
-from headrace.cli.printing import Failed, WrongUsage, err, say, show, show_json
+from headrace.checkpoint.storage import Storage
+from headrace.cli.options import AsJson, LogAddress, Servers, log_at, open_checkpoint
+from headrace.cli.output import CommandError, UsageError, print_json, print_note, print_rows, stderr
 from headrace.errors import CheckpointCorruptedError, CheckpointMismatchError
 from headrace.log.open import TopicCreatingLog
 from headrace.log.protocol import Extent, Log
 from headrace.model.clock import SystemClock
 from headrace.model.ids import TopicPartition
 
+COLUMNS = ["topic", "partition", "as", "position", "new_position"]
+_INTERNAL = ("-changelog", "-repartition", "-topic")
+_LEASE = 15_000  # ms
+
+
+def reset(
+    application_id: Annotated[str, typer.Option(help="The application to reset.")],
+    input_topics: Annotated[str, typer.Option(help="Topics to read again, separated by commas.")] = "",
+    intermediate_topics: Annotated[str, typer.Option(help="Topics whose records are skipped.")] = "",
+    internal_topics: Annotated[str, typer.Option(help="Internal topics to delete from the log.")] = "",
+    to_offset: Annotated[int | None, typer.Option(help="Start at this offset.")] = None,
+    to_earliest: Annotated[bool, typer.Option("--to-earliest", help="Start at the earliest record (default).")] = False,
+    to_latest: Annotated[bool, typer.Option("--to-latest", help="Start at the end.")] = False,
+    by_duration: Annotated[str | None, typer.Option(help="Start at PnDTnHnMnS before now.")] = None,
+    to_datetime: Annotated[str | None, typer.Option(help="Start at YYYY-MM-DDTHH:MM:SS.sss.")] = None,
+    shift_by: Annotated[int | None, typer.Option(help="Move by so many records, back if negative.")] = None,
+    from_file: Annotated[
+        Path | None, typer.Option(help="Start at the offsets of a CSV: topic,partition,offset.")
+    ] = None,
+    force: Annotated[
+        bool, typer.Option("--force", help="Reset even if an instance seems to run. Stop it first.")
+    ] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would change, and change nothing.")] = False,
+    checkpoint: Annotated[str | None, typer.Option(help="Its checkpoint. [APPLICATION_ID-checkpoint]")] = None,
+    state_dir: Annotated[str | None, typer.Option(help="The directory of its local state.")] = None,
+    log: LogAddress = None,
+    bootstrap_server: Servers = None,
+    as_json: AsJson = False,
+) -> None:
+    """Restart an application without state, at offsets of your choice. Stop the application first."""
+    target = choose_target(to_offset, to_earliest, to_latest, by_duration, to_datetime, shift_by, from_file)
+    inputs, skipped = _split_names(input_topics), _split_names(intermediate_topics)
+    if both := sorted({*inputs} & {*skipped}):
+        raise UsageError(f"{both[0]} cannot be an input topic and an intermediate one")
+    storage = _open_existing(checkpoint or f"{application_id}-checkpoint")
+    local = Path(state_dir or Path(tempfile.gettempdir()) / "headrace") / application_id
+    with closing(log_at(log, bootstrap_server)) as opened:
+        internal = _check_internal(opened, application_id, _split_names(internal_topics))
+        loaded = load_checkpoint(storage)
+        claim(ReadOnlyStorage(storage), application_id, loaded, force=force)
+        moves = plan_moves(opened, loaded.ledger, inputs, skipped, target)
+        _print_plan(storage, local, internal, moves, as_json=as_json)
+        if not dry_run:
+            positions = {TopicPartition(row["topic"], row["partition"]): row["new_position"] for row in moves}
+            with stderr().status("Resetting …"):
+                warning = reset_checkpoint(storage, opened, application_id, positions, force=force)
+            if warning:
+                print_note(f"Note: {warning}.")
+            rmtree(local, ignore_errors=True)
+            for topic in internal:
+                opened.delete_topic(topic)
+    print_note("Nothing was changed: this was a dry run." if dry_run else f"{application_id} was reset.")
+
+
+def _print_plan(
+    storage: Storage, local: Path, internal: list[str], moves: list[dict[str, Any]], *, as_json: bool
+) -> None:
+    files = [name for name in storage.names() if not name.startswith(("owners/", "checkpoint"))]
+    if as_json:
+        plan = {"checkpoint": storage.describe(), "files": len(files), "state_dir": str(local)}
+        print_json({**plan, "delete_topics": internal, "positions": moves})
+        return
+    print_rows(moves, COLUMNS, as_json=False)
+    print_note(f"State to delete: {len(files)} files in {storage.describe()}, and the copies in {local}.")
+    for topic in internal:
+        print_note(f"Topic to delete: {topic}.")
+
+
+def _open_existing(checkpoint: str) -> Storage:
+    try:
+        return open_checkpoint(checkpoint)
+    except CommandError as error:
+        raise CommandError(
+            f"{error.message}: say where it is, --checkpoint DIRECTORY. If it is lost, create the directory, and reset "
+            "again"
+        ) from error
+
+
+def _check_internal(log: Log, application: str, names: list[str]) -> list[str]:
+    for name in names:
+        if not (name.startswith(f"{application}-") and name.endswith(_INTERNAL)):
+            raise CommandError(
+                f"{name} is no internal topic of {application}: those are {application}-…{_INTERNAL[1]} and such"
+            )
+        log.topic(name)
+    return names
+
+
+def _split_names(text: str) -> list[str]:
+    return list(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))
+
+
+# ---------------------------------------------------------------------------------------------------------- offsets
 Offsets = dict[TopicPartition, int]
 Extents = Mapping[TopicPartition, Extent]
-# (log, the partitions to move with what they have, where they are now) -> where they are to be
-Aim = Callable[[Log, Extents, Mapping[TopicPartition, int]], Offsets]
+# (log, the input partitions with their extents, the current positions) -> the new positions
+OffsetTarget = Callable[[Log, Extents, Mapping[TopicPartition, int]], Offsets]
 _DURATION = re.compile(r"P(?:(\d+)D)?(?:T(?:(\d+)H)?(?:(\d+)M)?(?:(\d+(?:\.\d{1,3})?)S)?)?")
 
 
-def to_earliest(log: Log, extents: Extents, now: Mapping[TopicPartition, int]) -> Offsets:
+def choose_target(
+    offset: int | None,
+    earliest: bool,
+    latest: bool,
+    duration: str | None,
+    moment: str | None,
+    shift: int | None,
+    file: Path | None,
+) -> OffsetTarget:
+    """Return the target that the one given option names; without an option, the earliest record."""
+    options: list[tuple[str, Any, Callable[[Any], OffsetTarget]]] = [
+        ("--to-offset", offset, _target_offset),
+        ("--to-earliest", earliest, lambda _: _target_earliest),
+        ("--to-latest", latest, lambda _: _target_latest),
+        ("--by-duration", duration, lambda text: _target_time(time.time_ns() // 1_000_000 - parse_duration(text))),
+        ("--to-datetime", moment, lambda text: _target_time(parse_datetime(text))),
+        ("--shift-by", shift, _target_shift),
+        ("--from-file", file, _target_file),
+    ]
+    chosen = {flag: make(value) for flag, value, make in options if value is not None and value is not False}
+    if len(chosen) > 1:
+        raise UsageError(f"{' and '.join(chosen)} contradict each other: give one")
+    return next(iter(chosen.values()), _target_earliest)
+
+
+def plan_moves(
+    log: Log, ledger: Ledger, inputs: list[str], skipped: list[str], target: OffsetTarget
+) -> list[dict[str, Any]]:
+    """Compute the old and the new position of each source partition.
+
+    Input topics go to the target, intermediate topics to their end, and topics of global tables to their beginning.
+    Other topics keep their positions, unless they were created again.
+    """
+    now, existing = ledger.positions, log.topics()
+    of_globals = sorted(find_global_topics(ledger) & existing.keys() - {*inputs, *skipped})
+    rest = sorted({*ledger.topics} & existing.keys() - {*inputs, *skipped, *of_globals})
+    roles = dict.fromkeys(inputs, "input") | dict.fromkeys(skipped, "intermediate")
+    roles |= dict.fromkeys(of_globals, "global table") | dict.fromkeys(rest, "not named")
+    extents = log.extents(list(roles))
+    targets = target(log, {at: extent for at, extent in extents.items() if roles[at.topic] == "input"}, now)
+    rows: list[dict[str, Any]] = []
+    for at, extent in extents.items():
+        role, is_same_topic = roles[at.topic], ledger.topics.get(at.topic) == existing[at.topic].id
+        kept = now.get(at, extent.earliest) if is_same_topic else extent.earliest
+        wanted = targets.get(at, {"intermediate": extent.end, "global table": extent.earliest}.get(role, kept))
+        position = min(max(wanted, extent.earliest), extent.end)
+        row = {"topic": at.topic, "partition": at.partition, "as": role}
+        rows.append({**row, "position": now.get(at), "new_position": position})
+    return rows
+
+
+def find_global_topics(ledger: Ledger) -> set[str]:
+    """Return the topics that fill global tables: those that no sub-topology reads."""
+    if ledger.fingerprint is None:
+        return set()
+    reads: Sequence[str] = [name for group in ledger.fingerprint.groups for name in group.reads]
+    return {topic for topic in ledger.topics if not any(_matches(name, topic) for name in reads)}
+
+
+def _matches(name: str, topic: str) -> bool:
+    """Return True if a name, which may be a pattern, is the name of a topic."""
+    try:
+        return name == topic or re.fullmatch(name, topic) is not None
+    except re.error:
+        return False
+
+
+def _target_earliest(log: Log, extents: Extents, now: Mapping[TopicPartition, int]) -> Offsets:
     return {at: extent.earliest for at, extent in extents.items()}
 
 
-def to_latest(log: Log, extents: Extents, now: Mapping[TopicPartition, int]) -> Offsets:
+def _target_latest(log: Log, extents: Extents, now: Mapping[TopicPartition, int]) -> Offsets:
     return {at: extent.end for at, extent in extents.items()}
 
 
-def to_offset(offset: int) -> Aim:
+def _target_offset(offset: int) -> OffsetTarget:
     return lambda log, extents, now: dict.fromkeys(extents, offset)
 
 
-def to_time(time: int) -> Aim:
-    """The first record at or after a time, in ms; the end, where there is none."""
+def _target_time(timestamp: int) -> OffsetTarget:
+    """Target the first record at or after a time, in ms, or the end of a partition that has none."""
 
-    def aim(log: Log, extents: Extents, now: Mapping[TopicPartition, int]) -> Offsets:
-        found = log.offsets_for_times(dict.fromkeys(extents, time))
+    def find(log: Log, extents: Extents, now: Mapping[TopicPartition, int]) -> Offsets:
+        found = log.offsets_for_times(dict.fromkeys(extents, timestamp))
         return {at: extent.end if (offset := found[at]) is None else offset for at, extent in extents.items()}
 
-    return aim
+    return find
 
 
-def shift_by(many: int) -> Aim:
-    """So many records on, or, if it is negative, back."""
+def _target_shift(count: int) -> OffsetTarget:
+    """Target `count` records after the current position, or before it if `count` is negative."""
 
-    def aim(log: Log, extents: Extents, now: Mapping[TopicPartition, int]) -> Offsets:
+    def find(log: Log, extents: Extents, now: Mapping[TopicPartition, int]) -> Offsets:
         unknown = [str(at) for at in extents if at not in now]
         if unknown:
-            raise Failed(f"--shift-by needs a position to shift, and {', '.join(unknown)} has none: give an offset")
-        return {at: now[at] + many for at in extents}
+            raise CommandError(
+                f"--shift-by needs a position to shift, and {', '.join(unknown)} has none: give an offset"
+            )
+        return {at: now[at] + count for at in extents}
 
-    return aim
+    return find
 
 
-def from_file(path: Path) -> Aim:
-    """Of a CSV file: topic,partition,offset."""
+def _target_file(path: Path) -> OffsetTarget:
+    """Target the offsets of a CSV file: topic,partition,offset."""
 
-    def aim(log: Log, extents: Extents, now: Mapping[TopicPartition, int]) -> Offsets:
+    def find(log: Log, extents: Extents, now: Mapping[TopicPartition, int]) -> Offsets:
         found: Offsets = {}
         with path.open(newline="", encoding="utf-8") as file:
             for number, row in enumerate(csv.reader(file), 1):
@@ -98,60 +256,54 @@ def from_file(path: Path) -> Aim:
                     topic, partition, offset = row
                     found[TopicPartition(topic.strip(), int(partition))] = int(offset)
                 except ValueError:
-                    raise Failed(f"{path}, line {number}: a line is topic,partition,offset, not {row!r}") from None
+                    message = f"{path}, line {number}: a line is topic,partition,offset, not {row!r}"
+                    raise CommandError(message) from None
         unknown = sorted(found.keys() - extents.keys())
         if unknown:
-            raise Failed(f"{path} names {unknown[0]}, which is not a partition of the --input-topics")
+            raise CommandError(f"{path} names {unknown[0]}, which is not a partition of the --input-topics")
         return found
 
-    return aim
+    return find
 
 
-def clamped(at: TopicPartition, offset: int, extent: Extent) -> int:
-    """The nearest offset that there is."""
-    return min(max(offset, extent.earliest), extent.end)
+def parse_duration(text: str) -> int:
+    """Parse an ISO 8601 duration into milliseconds.
 
-
-def milliseconds_of(duration: str) -> int:
-    """How long an ISO 8601 duration is.
-
-    >>> milliseconds_of("P1DT2H"), milliseconds_of("PT1.5S")
+    >>> parse_duration("P1DT2H"), parse_duration("PT1.5S")
     (93600000, 1500)
     """
-    found = _DURATION.fullmatch(duration)
+    found = _DURATION.fullmatch(text)
     if found is None or not any(found.groups()):
-        raise WrongUsage(f"--by-duration is PnDTnHnMnS, such as PT1H30M, not {duration!r}")
+        raise UsageError(f"--by-duration is PnDTnHnMnS, such as PT1H30M, not {text!r}")
     days, hours, minutes, seconds = (float(part or 0) for part in found.groups())
     return round((((days * 24 + hours) * 60 + minutes) * 60 + seconds) * 1000)
 
 
-def time_of(text: str) -> int:
-    """A date and time in ms since the epoch; without a zone it is UTC, as for Kafka's tool.
+def parse_datetime(text: str) -> int:
+    """Parse a date and time into ms since the epoch. Without a zone it is UTC, as for Kafka's tool.
 
-    >>> time_of("1970-01-01T00:00:01.500"), time_of("1970-01-01T01:00:00+01:00")
+    >>> parse_datetime("1970-01-01T00:00:01.500"), parse_datetime("1970-01-01T01:00:00+01:00")
     (1500, 0)
     """
     try:
-        given = datetime.fromisoformat(text)
+        parsed = datetime.fromisoformat(text)
     except ValueError:
-        raise WrongUsage(f"--to-datetime is YYYY-MM-DDTHH:MM:SS.sss, not {text!r}") from None
-    given = given if given.tzinfo else given.replace(tzinfo=UTC)
-    return round(given.timestamp() * 1000)
+        raise UsageError(f"--to-datetime is YYYY-MM-DDTHH:MM:SS.sss, not {text!r}") from None
+    parsed = parsed if parsed.tzinfo else parsed.replace(tzinfo=UTC)
+    return round(parsed.timestamp() * 1000)
 
 
-_LEASE = 15_000
-
-
-class Read(NamedTuple):
-    """What a checkpoint says, or, if it can be read no more, why."""
+# ------------------------------------------------------------------------------------------------------- checkpoint
+class LoadedCheckpoint(NamedTuple):
+    """The ledger of a checkpoint; it is empty if the checkpoint is damaged."""
 
     ledger: Ledger
     damage: CheckpointCorruptedError | None
 
 
 @dataclass(frozen=True, slots=True)
-class Untouched:
-    """A storage that can be read; what is written to it is forgotten, so that nothing happens."""
+class ReadOnlyStorage:
+    """A storage that discards writes, so that a dry run can claim the checkpoint without an effect."""
 
     storage: Storage
 
@@ -171,58 +323,64 @@ class Untouched:
         return self.storage.describe()
 
 
-def read_checkpoint(storage: Storage) -> Read:
-    """Where an application is; a checkpoint that is damaged can still be begun anew."""
+def load_checkpoint(storage: Storage) -> LoadedCheckpoint:
+    """Load the ledger of a checkpoint. A damaged checkpoint can still be reset."""
     try:
-        return Read(recovery.recover(storage, 1), None)
+        return LoadedCheckpoint(recovery.recover(storage, 1), None)
     except CheckpointCorruptedError as damage:
-        return Read(Ledger(), damage)
+        return LoadedCheckpoint(Ledger(), damage)
 
 
-def claim(storage: Storage, application: str, read: Read, *, force: bool) -> tuple[str, Ownership]:
-    """The id of the checkpoint and the right to change it, if it is the application's and nobody runs on it."""
-    checkpoint = recovery.identify(storage, application, read.ledger)
-    gone = _always if force else is_gone
-    owner = Ownership.claim(storage, SystemClock(), me=this_process(), lease=_LEASE, above=read.ledger.epoch, gone=gone)
+def claim(storage: Storage, application: str, loaded: LoadedCheckpoint, *, force: bool) -> tuple[str, Ownership]:
+    """Return the checkpoint's id and its ownership, if it is the application's and no instance runs on it."""
+    checkpoint = recovery.identify(storage, application, loaded.ledger)
+    gone = _assume_gone if force else is_gone
+    owner = Ownership.claim(
+        storage, SystemClock(), me=this_process(), lease=_LEASE, above=loaded.ledger.epoch, gone=gone
+    )
     return checkpoint, owner
 
 
-def deliver_rest(storage: Storage, log: Log, application: str, read: Read) -> str | None:
-    """Delivers what was committed and is not in the log yet; a sentence if that cannot be done."""
-    delivery = Delivery(TopicCreatingLog(log), application, exactly_once=True, at_step=unobserved)
-    if read.damage is not None:
-        return f"{read.damage}. What was committed last may not have been delivered"
-    try:
-        delivery.catch_up(recovery.undelivered(storage, read.ledger, delivery.last), partial(read_piece, storage))
-    except CheckpointCorruptedError as error:
-        return f"{error}. Batches after {delivery.last} were committed and cannot be delivered"
-    return None
+def _assume_gone(holder: Holder, me: Holder) -> bool:
+    return True
 
 
-def begin_anew(
+def reset_checkpoint(
     storage: Storage, log: Log, application: str, positions: Mapping[TopicPartition, int], *, force: bool
 ) -> str | None:
-    """Empties a checkpoint and sets its positions; gives a sentence if something that was committed is lost."""
-    read = read_checkpoint(storage)
-    checkpoint, owner = claim(storage, application, read, force=force)
+    """Empty a checkpoint and set its positions. Return a warning if records that were committed are lost."""
+    loaded = load_checkpoint(storage)
+    checkpoint, owner = claim(storage, application, loaded, force=force)
     try:
-        lost = deliver_rest(storage, log, application, read)
+        warning = _deliver_rest(storage, log, application, loaded)
         number = max([-1, log.delivered(application), *manifest_numbers(storage)]) + 1
-        manifest = _first(number, checkpoint, application, owner.epoch, read.ledger, log, positions)
+        manifest = _make_manifest(number, checkpoint, application, owner.epoch, loaded.ledger, log, positions)
         if not storage.create(manifest_name(number), encode_manifest(manifest)):
             raise CheckpointMismatchError(
-                f"{manifest_name(number)} of {storage.describe()} was written by another instance just now: stop it, "
-                "and reset again"
+                f"another instance has just written {manifest_name(number)} of {storage.describe()}: stop it, and "
+                "reset again"
             )
         log.mark_delivered(application, number)
         purge(storage, {manifest_name(number)}, number, unobserved)
         owner.forget_earlier()
     finally:
         owner.release()
-    return lost
+    return warning
 
 
-def _first(
+def _deliver_rest(storage: Storage, log: Log, application: str, loaded: LoadedCheckpoint) -> str | None:
+    """Deliver the batches that are committed and not in the log yet. Return a warning if that is impossible."""
+    delivery = Delivery(TopicCreatingLog(log), application, exactly_once=True, at_step=unobserved)
+    if loaded.damage is not None:
+        return f"{loaded.damage}. The batches that were committed last may not have been delivered"
+    try:
+        delivery.catch_up(recovery.undelivered(storage, loaded.ledger, delivery.last), partial(read_piece, storage))
+    except CheckpointCorruptedError as error:
+        return f"{error}. Batches after {delivery.last} were committed and cannot be delivered"
+    return None
+
+
+def _make_manifest(
     number: int,
     checkpoint: str,
     application: str,
@@ -231,14 +389,13 @@ def _first(
     log: Log,
     positions: Mapping[TopicPartition, int],
 ) -> Manifest:
-    """A manifest that says all: no state, and where to go on."""
-    follows = before.number == number - 1
+    """Make a complete manifest without state, with the new positions."""
     nested: dict[str, dict[int, int]] = {}
     for at, offset in sorted(positions.items()):
         nested.setdefault(at.topic, {})[at.partition] = offset
     return Manifest(
         number=number,
-        predecessor=before.digest if follows else b"",
+        predecessor=before.digest if before.number == number - 1 else b"",
         since=number,
         checkpoint=checkpoint,
         application=application,
@@ -249,159 +406,3 @@ def _first(
         positions=nested,
         topics={topic: log.topic(topic).id for topic in nested},
     )
-
-
-def global_topics(ledger: Ledger) -> set[str]:
-    """The topics that fill global tables: no sub-topology reads them."""
-    if ledger.fingerprint is None:
-        return set()
-    reads: Sequence[str] = [name for group in ledger.fingerprint.groups for name in group.reads]
-    return {topic for topic in ledger.topics if not any(_topic_names(name, topic) for name in reads)}
-
-
-def _topic_names(text: str, topic: str) -> bool:
-    """Whether a sub-topology that reads `text`, a topic or a pattern, reads a topic."""
-    try:
-        return text == topic or re.fullmatch(text, topic) is not None
-    except re.error:
-        return False
-
-
-def _always(holder: Holder, me: Holder) -> bool:
-    return True
-
-
-_INTERNAL = ("-changelog", "-repartition", "-topic")
-COLUMNS = ["topic", "partition", "as", "position", "new_position"]
-
-
-def reset(
-    application_id: Annotated[str, typer.Option(help="The application to reset.")],
-    input_topics: Annotated[str, typer.Option(help="Topics to read again, separated by commas.")] = "",
-    intermediate_topics: Annotated[str, typer.Option(help="Topics whose records are skipped.")] = "",
-    internal_topics: Annotated[str, typer.Option(help="Internal topics in the log to delete.")] = "",
-    to_offset: Annotated[int | None, typer.Option(help="Go to this offset.")] = None,
-    to_earliest: Annotated[bool, typer.Option("--to-earliest", help="Go to the earliest record; the default.")] = False,
-    to_latest: Annotated[bool, typer.Option("--to-latest", help="Go to the end.")] = False,
-    by_duration: Annotated[str | None, typer.Option(help="Go back by PnDTnHnMnS from now.")] = None,
-    to_datetime: Annotated[str | None, typer.Option(help="Go to YYYY-MM-DDTHH:MM:SS.sss.")] = None,
-    shift_by: Annotated[int | None, typer.Option(help="Go on or back by so many.")] = None,
-    from_file: Annotated[Path | None, typer.Option(help="Go where a CSV file of topic,partition,offset says.")] = None,
-    force: Annotated[bool, typer.Option("--force", help="Even if an instance seems to run; stop it before.")] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would happen, and change nothing.")] = False,
-    checkpoint: Annotated[str | None, typer.Option(help="Its checkpoint. [APPLICATION_ID-checkpoint]")] = None,
-    state_dir: Annotated[str | None, typer.Option(help="Where it keeps copies of its state.")] = None,
-    log: LogAddress = None,
-    bootstrap_server: Servers = None,
-    as_json: AsJson = False,
-) -> None:
-    """Let an application begin anew: without state, at positions of your choice. It must not be running."""
-    aim = _aim(to_offset, to_earliest, to_latest, by_duration, to_datetime, shift_by, from_file)
-    inputs, skipped = _names(input_topics), _names(intermediate_topics)
-    if both := sorted({*inputs} & {*skipped}):
-        raise WrongUsage(f"{both[0]} cannot be an input topic and an intermediate one")
-    storage = _existing(checkpoint or f"{application_id}-checkpoint")
-    local = Path(state_dir or Path(tempfile.gettempdir()) / "headrace") / application_id
-    with closing(log_at(log, bootstrap_server)) as opened:
-        internal = _checked_internal(opened, application_id, _names(internal_topics))
-        read = read_checkpoint(storage)
-        claim(Untouched(storage), application_id, read, force=force)
-        moves = _moves(opened, read.ledger, inputs, skipped, aim)
-        _show_plan(storage, local, internal, moves, as_json=as_json)
-        if not dry_run:
-            _carry_out(storage, opened, application_id, moves, force=force)
-            rmtree(local, ignore_errors=True)
-            for topic in internal:
-                opened.delete_topic(topic)
-    say("Nothing was changed: this was a dry run." if dry_run else f"{application_id} was reset.")
-
-
-def _carry_out(
-    storage: Storage, log: Log, application: str, moves: Sequence[Mapping[str, Any]], *, force: bool
-) -> None:
-    with err().status("Resetting …"):
-        positions = {TopicPartition(row["topic"], row["partition"]): row["new_position"] for row in moves}
-        lost = begin_anew(storage, log, application, positions, force=force)
-    if lost:
-        say(f"Note: {lost}.")
-
-
-def _aim(*given: Any) -> Aim:
-    """The one way that was chosen to say where to go."""
-    offset, earliest, latest, duration, moment, shift, file = given
-    chosen: dict[str, Aim] = {}
-    if offset is not None:
-        chosen["--to-offset"] = to_offset(offset)
-    if earliest:
-        chosen["--to-earliest"] = to_earliest
-    if latest:
-        chosen["--to-latest"] = to_latest
-    if duration is not None:
-        chosen["--by-duration"] = to_time(time.time_ns() // 1_000_000 - milliseconds_of(duration))
-    if moment is not None:
-        chosen["--to-datetime"] = to_time(time_of(moment))
-    if shift is not None:
-        chosen["--shift-by"] = shift_by(shift)
-    if file is not None:
-        chosen["--from-file"] = from_file(file)
-    if len(chosen) > 1:
-        raise WrongUsage(f"{' and '.join(chosen)} contradict each other: give one")
-    return next(iter(chosen.values()), to_earliest)
-
-
-def _moves(log: Log, ledger: Ledger, inputs: list[str], skipped: list[str], aim: Aim) -> list[dict[str, Any]]:
-    """Where each partition is, and where it is to be; those that are not named stay, except those of global tables."""
-    now, existing = ledger.positions, log.topics()
-    of_globals = sorted(global_topics(ledger) & existing.keys() - {*inputs, *skipped})
-    rest = sorted({*ledger.topics} & existing.keys() - {*inputs, *skipped, *of_globals})
-    roles = dict.fromkeys(inputs, "input") | dict.fromkeys(skipped, "intermediate")
-    roles |= dict.fromkeys(of_globals, "global table") | dict.fromkeys(rest, "not named")
-    extents = log.extents(list(roles))
-    wanted = aim(log, {at: extent for at, extent in extents.items() if roles[at.topic] == "input"}, now)
-    rows: list[dict[str, Any]] = []
-    for at, extent in extents.items():
-        is_same = ledger.topics.get(at.topic) == existing[at.topic].id
-        stays = now.get(at, extent.earliest) if is_same else extent.earliest
-        ways = {"intermediate": extent.end, "global table": extent.earliest}
-        there = clamped(at, wanted.get(at, ways.get(roles[at.topic], stays)), extent)
-        place = {"topic": at.topic, "partition": at.partition, "as": roles[at.topic]}
-        rows.append({**place, "position": now.get(at), "new_position": there})
-    return rows
-
-
-def _show_plan(
-    storage: Storage, local: Path, internal: list[str], moves: list[dict[str, Any]], *, as_json: bool
-) -> None:
-    files = [name for name in storage.names() if not name.startswith(("owners/", "checkpoint"))]
-    if as_json:
-        plan = {"checkpoint": storage.describe(), "files": len(files), "state_dir": str(local)}
-        show_json({**plan, "delete_topics": internal, "positions": moves})
-        return
-    show(moves, COLUMNS, as_json=False)
-    say(f"State: the {len(files)} files in {storage.describe()}, and the copies in {local}, are dropped.")
-    for topic in internal:
-        say(f"Topic {topic} is deleted.")
-
-
-def _existing(place: str) -> Storage:
-    """A checkpoint that is there; to open a directory would make it."""
-    if "://" not in place.removeprefix("file:") and not Path(place.removeprefix("file:")).is_dir():
-        raise Failed(
-            f"there is no checkpoint in {place}: say where it is, --checkpoint DIRECTORY. If it is lost, make the "
-            "directory, and reset again"
-        )
-    return open_storage(place)
-
-
-def _checked_internal(log: Log, application: str, names: list[str]) -> list[str]:
-    for name in names:
-        if not (name.startswith(f"{application}-") and name.endswith(_INTERNAL)):
-            raise Failed(
-                f"{name} is no internal topic of {application}: those are {application}-…{_INTERNAL[1]} and such"
-            )
-        log.topic(name)
-    return names
-
-
-def _names(text: str) -> list[str]:
-    return list(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))

@@ -1,4 +1,4 @@
-"""Keys and values as text: what the console tools read from people and show to them."""
+"""Text formats: how the console commands parse and print keys and values of each serde."""
 
 from __future__ import annotations
 
@@ -10,78 +10,78 @@ from uuid import UUID
 import orjson
 
 from headrace import serde
-from headrace.cli.printing import WrongUsage
+from headrace.cli.output import UsageError
 from headrace.serde import Serde
 
 
-class Form(NamedTuple):
-    """How bytes are shown, how what is written becomes bytes, and what they are in JSON."""
+class TextFormat(NamedTuple):
+    """A serde, how to parse a text into a value of it, and how to print a value of it."""
 
     serde: Serde
     parse: Callable[[str], Any]
-    show: Callable[[Any], bytes]
+    format: Callable[[Any], bytes]
 
 
-def _boolean(text: str) -> bool:
-    answer = {"true": True, "false": False}.get(text.strip().lower())
-    if answer is None:
+def _parse_boolean(text: str) -> bool:
+    parsed = {"true": True, "false": False}.get(text.strip().lower())
+    if parsed is None:
         raise ValueError(f"true or false, not {text!r}")
-    return answer
+    return parsed
 
 
-def _text(value: Any) -> bytes:
+def _format_text(value: Any) -> bytes:
     return str(value).encode(errors="surrogateescape")
 
 
-def _truth(value: bool) -> bytes:
+def _format_boolean(value: bool) -> bytes:
     return b"true" if value else b"false"
 
 
-def _nothing(text: str) -> None:
+def _parse_void(text: str) -> None:
     return None
 
 
-def _raw(text: str) -> bytes:
-    """Text that may hold bytes which are no UTF-8, as it was read."""
+def _parse_bytes(text: str) -> bytes:
+    """Return the bytes of a text, which may hold bytes that are not UTF-8 as surrogates."""
     return text.encode(errors="surrogateescape")
 
 
-FORMS = {
-    "boolean": Form(serde.BOOLEAN, _boolean, _truth),
-    "bytes": Form(serde.BYTES, _raw, bytes),
-    "double": Form(serde.DOUBLE, float, _text),
-    "float": Form(serde.FLOAT, float, _text),
-    "integer": Form(serde.INTEGER, int, _text),
-    "json": Form(serde.JSON, orjson.loads, orjson.dumps),
-    "long": Form(serde.LONG, int, _text),
-    "short": Form(serde.SHORT, int, _text),
-    "string": Form(serde.STRING, str, _text),
-    "uuid": Form(serde.UUID, UUID, _text),
-    "void": Form(serde.VOID, _nothing, _text),
+FORMATS = {
+    "boolean": TextFormat(serde.BOOLEAN, _parse_boolean, _format_boolean),
+    "bytes": TextFormat(serde.BYTES, _parse_bytes, bytes),
+    "double": TextFormat(serde.DOUBLE, float, _format_text),
+    "float": TextFormat(serde.FLOAT, float, _format_text),
+    "integer": TextFormat(serde.INTEGER, int, _format_text),
+    "json": TextFormat(serde.JSON, orjson.loads, orjson.dumps),
+    "long": TextFormat(serde.LONG, int, _format_text),
+    "short": TextFormat(serde.SHORT, int, _format_text),
+    "string": TextFormat(serde.STRING, str, _format_text),
+    "uuid": TextFormat(serde.UUID, UUID, _format_text),
+    "void": TextFormat(serde.VOID, _parse_void, _format_text),
 }
-_OTHER_NAMES = {"int": "integer", "str": "string", "bytearray": "bytes", "bytebuffer": "bytes", "bool": "boolean"}
+_ALIASES = {"int": "integer", "str": "string", "bytearray": "bytes", "bytebuffer": "bytes", "bool": "boolean"}
 
 
-def form_of(name: str) -> Form:
-    """The form of a name, or of a Kafka class.
+def find_format(name: str) -> TextFormat:
+    """Return the format of a serde, by its name or by the name of Kafka's class.
 
-    >>> form_of("org.apache.kafka.common.serialization.LongDeserializer").serde
+    >>> find_format("org.apache.kafka.common.serialization.LongDeserializer").serde
     <serde LONG>
     """
     short = name.replace("$", ".").rpartition(".")[2]
     for ending in ("Deserializer", "Serializer", "Serde"):
         short = short.removesuffix(ending)
     short = short.lower()
-    found = FORMS.get(_OTHER_NAMES.get(short, short))
+    found = FORMATS.get(_ALIASES.get(short, short))
     if found is None:
-        raise WrongUsage(f"there is no serde {name!r}: give one of {', '.join(FORMS)}, or the name of Kafka's class")
+        raise UsageError(f"there is no serde {name!r}: give one of {', '.join(FORMATS)}, or the name of Kafka's class")
     return found
 
 
-def in_json(value: Any) -> Any:
-    """A decoded key or value as JSON can have it; bytes that are no text as {"base64": …}.
+def to_json(value: Any) -> Any:
+    """Return a decoded key or value for JSON; bytes that are not UTF-8 become {"base64": …}.
 
-    >>> in_json(b"abc"), in_json(bytes([255]))
+    >>> to_json(b"abc"), to_json(bytes([255]))
     ('abc', {'base64': '/w=='})
     """
     if isinstance(value, bytes):

@@ -8,8 +8,8 @@ from typing import Annotated, Any
 
 import typer
 
-from headrace.cli.options import AsJson, LogAddress, Servers, log_at
-from headrace.cli.printing import WrongUsage, pairs, say, show, show_json
+from headrace.cli.options import AsJson, LogAddress, Servers, log_at, parse_pairs
+from headrace.cli.output import UsageError, print_json, print_names, print_note, print_rows
 from headrace.clients import Admin
 from headrace.clients.admin import TopicDescription
 from headrace.errors import UnknownTopicError
@@ -28,13 +28,9 @@ IfExists = Annotated[bool, typer.Option("--if-exists", help="Do nothing if there
 def list_topics(
     topic: Pattern = None, log: LogAddress = None, bootstrap_server: Servers = None, as_json: AsJson = False
 ) -> None:
-    """The names of the topics."""
+    """List the names of the topics."""
     with closing(log_at(log, bootstrap_server)) as opened:
-        names = _matching(opened, topic)
-    if as_json:
-        show_json(names)
-    else:
-        typer.echo("".join(f"{name}\n" for name in names), nl=False)
+        print_names(_matching(opened, topic), as_json=as_json)
 
 
 @app.command()
@@ -47,13 +43,13 @@ def create(
     log: LogAddress = None,
     bootstrap_server: Servers = None,
 ) -> None:
-    """Make a topic."""
-    settings = pairs(config or [], "--config")
+    """Create a topic."""
+    settings = parse_pairs(config or [], "--config")
     with closing(log_at(log, bootstrap_server)) as opened:
         if if_not_exists and topic in opened.topics():
             return
         Admin(opened).create_topic(topic, partitions, settings)
-    say(f"Created topic {topic}.")
+    print_note(f"Created topic {topic}.")
 
 
 @app.command()
@@ -65,28 +61,28 @@ def delete(topic: Name, if_exists: IfExists = False, log: LogAddress = None, boo
             opened.topic(topic)
         for name in names:
             Admin(opened).delete_topic(name)
-            say(f"Deleted topic {name}.")
+            print_note(f"Deleted topic {name}.")
 
 
 @app.command()
 def describe(
     topic: Pattern = None, log: LogAddress = None, bootstrap_server: Servers = None, as_json: AsJson = False
 ) -> None:
-    """Partitions, offsets and settings of topics."""
+    """Show the partitions, offsets and settings of topics."""
     with closing(log_at(log, bootstrap_server)) as opened:
         names = _matching(opened, topic)
         if topic is not None and not names:
             opened.topic(topic)
         described = [as_data(Admin(opened).describe(name)) for name in names]
     if as_json:
-        show_json(described)
+        print_json(described)
         return
     for one in described:
         changed = ",".join(f"{k}={v}" for k, v in one["config"].items() if DEFAULTS.get(k) != v)
         typer.echo(
             f"Topic: {one['topic']}\tTopicId: {one['id']}\tPartitionCount: {one['partitions']}\tConfigs: {changed}"
         )
-        show(one["offsets"], ["partition", "earliest", "end", "records"], as_json=False)
+        print_rows(one["offsets"], ["partition", "earliest", "end", "records"], as_json=False)
 
 
 @app.command()
@@ -100,9 +96,12 @@ def alter(
     bootstrap_server: Servers = None,
 ) -> None:
     """Give a topic more partitions, or other settings."""
-    settings: dict[str, str | int | None] = {**pairs(config or [], "--config"), **dict.fromkeys(delete_config or [])}
+    settings: dict[str, str | int | None] = {
+        **parse_pairs(config or [], "--config"),
+        **dict.fromkeys(delete_config or []),
+    }
     if partitions is None and not settings:
-        raise WrongUsage("what is to change? Give --partitions, --config or --delete-config")
+        raise UsageError("what is to change? Give --partitions, --config or --delete-config")
     with closing(log_at(log, bootstrap_server)) as opened:
         if if_exists and topic not in opened.topics():
             return
@@ -110,7 +109,7 @@ def alter(
             opened.alter_config(topic, settings)
         if partitions is not None:
             opened.add_partitions(topic, partitions)
-    say(f"Altered topic {topic}.")
+    print_note(f"Altered topic {topic}.")
 
 
 def _matching(log: Log, wanted: str | None) -> list[str]:

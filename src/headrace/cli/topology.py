@@ -1,4 +1,4 @@
-"""`headrace topology`: what an application is made of, as text, as a diagram, as a picture."""
+"""`headrace topology`: describe a topology as Kafka's text, as a Mermaid diagram or as a picture."""
 
 from __future__ import annotations
 
@@ -8,9 +8,8 @@ from typing import Annotated
 
 import typer
 
-from headrace.cli.options import AsJson, graph_of, load
-from headrace.cli.printing import show_json
-from headrace.cli.run import Target
+from headrace.cli.options import AsJson, Target, find_graph, load
+from headrace.cli.output import print_json
 from headrace.topology.describe import describe
 from headrace.topology.drawing.svg import picture
 
@@ -22,13 +21,13 @@ class Format(Enum):
 def topology(
     target: Target,
     format: Annotated[Format, typer.Option(help="Kafka's text, a Mermaid diagram, or a picture.")] = Format.text,
-    output: Annotated[Path | None, typer.Option(help="The file to write; without it, the standard output.")] = None,
+    output: Annotated[Path | None, typer.Option(help="Write to this file instead of the standard output.")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Describe a topology."""
-    graph = graph_of(load(target))
+    """Describe the topology of an application."""
+    graph = find_graph(load(target))
     if as_json:
-        show_json(describe(graph).as_dict())
+        print_json(describe(graph).as_dict())
         return
     match format:
         case Format.text:

@@ -1,4 +1,4 @@
-"""Interactive queries: questions to the stores of an application, answered as of a batch."""
+"""Interactive queries: read the stores of an application from outside its tasks, consistently after one batch."""
 
 from headrace.errors import (
     BatchNotKeptError,
@@ -7,7 +7,7 @@ from headrace.errors import (
     UnknownStoreError,
     UnsuitableQueryError,
 )
-from headrace.query.follower import Follower, Freshness
+from headrace.query.follower import Follower, Freshness, Snapshot
 from headrace.query.queries import (
     KeyQuery,
     MultiVersionedKeyQuery,
@@ -24,7 +24,6 @@ from headrace.query.queries import (
     WindowKeyQuery,
     WindowRangeQuery,
 )
-from headrace.query.views import Snapshot
 
 __all__ = [
     "BatchNotKeptError", "Follower", "Freshness", "KeyQuery", "MultiVersionedKeyQuery", "Position",

@@ -1,6 +1,8 @@
-"""Stores as a checkpoint describes them, back from their words; nothing is evaluated, and nothing is unpickled.
+"""The catalog: every store of an application that can be queried, with its kind, its serdes and its tasks.
 
-The stores that can be asked: their kinds and serdes, and the tasks that have their parts.
+A catalog comes from the topology, or from the descriptions in the checkpoint alone. A checkpoint describes kinds and
+serdes as text, such as `KeyValueKind(timestamped=True)` and `list_of(STRING)`. This module parses that text into a
+syntax tree and matches the known names; it never evaluates or unpickles anything.
 """
 
 from __future__ import annotations
@@ -38,105 +40,10 @@ from headrace.state.spec import (
 from headrace.state.task_state import TaskState
 from headrace.topology.graph import Graph
 
-_SERDES = {
-    serde.name: serde
-    for serde in (
-        primitives.STRING, primitives.BYTES, primitives.LONG, primitives.INTEGER, primitives.SHORT, primitives.DOUBLE,
-        primitives.FLOAT, primitives.BOOLEAN, primitives.UUID, primitives.VOID, json.JSON, UNDECLARED,
-    )
-}  # fmt: skip
-
-
-def spec_of(shape: StoreShape) -> StoreSpec | None:
-    """The store of a description; None if it is none that can be asked, or its words do not suffice.
-
-    How long things are kept is not described: whatever has not been removed yet is shown.
-    """
-    kind = kind_of(shape.kind)
-    if kind is None:
-        return None
-    key, value = serde_named(shape.key) or primitives.BYTES, serde_named(shape.value) or primitives.BYTES
-    return StoreSpec(shape.name, kind, key, value, logging=shape.logged)
-
-
-def kind_of(words: str) -> Kind | None:
-    """
-    >>> kind_of("KeyValueKind(timestamped=True)")
-    KeyValueKind(timestamped=True)
-    """
-    match _parsed(words):
-        case ast.Call(func=ast.Name(id=name), args=[], keywords=given):
-            told = {keyword.arg: _told(keyword.value) for keyword in given}
-        case _:
-            return None
-    match name:
-        case "KeyValueKind":
-            return KeyValueKind(timestamped=bool(told.get("timestamped")))
-        case "LruKind":
-            return LruKind(LONGEST)
-        case "SessionKind":
-            return SessionKind(LONGEST)
-        case "VersionedKind":
-            return VersionedKind(LONGEST)
-        case "WindowKind" if told.get("window_size") is not None:
-            duplicates, timestamped = bool(told.get("retain_duplicates")), bool(told.get("timestamped"))
-            return WindowKind(LONGEST, told["window_size"], duplicates, timestamped, bool(told.get("by_time")))
-        case _:
-            return None
-
-
-def serde_named(name: str) -> Serde | None:
-    """The serde of a name, if it is one of Headrace's.
-
-    >>> serde_named("list_of(STRING)"), serde_named("json_of(Trade)"), serde_named("mine")
-    (<serde list_of(STRING)>, <serde JSON>, None)
-    """
-    return _SERDES.get(name) or _made(_parsed(name))
-
-
-def _made(words: ast.expr | None) -> Serde | None:
-    match words:
-        case ast.Name(id=name):
-            return _SERDES.get(name)
-        case ast.Call(func=ast.Name(id="json_of")):
-            return json.JSON
-        case ast.Call(func=ast.Name(id="list_of"), args=[inner]):
-            made = _made(inner)
-            return None if made is None else list_of(made)
-        case ast.Call(func=ast.Name(id="session_windowed"), args=[inner]):
-            made = _made(inner)
-            return None if made is None else session_windowed(made)
-        case ast.Call(func=ast.Name(id="windowed"), args=[inner, ast.Constant(value=int(size))]):
-            made = _made(inner)
-            return None if made is None else windowed(made, size)
-        case _:
-            return None
-
-
-def _told(words: ast.expr) -> Any:
-    match words:
-        case ast.Constant(value=value):
-            return value
-        case ast.Call(func=ast.Name(id="TimeWindows"), keywords=given):
-            told = {keyword.arg: _told(keyword.value) for keyword in given}
-            return TimeWindows(told["size"], told["advance"], 0)
-        case ast.Call(func=ast.Name(id="UnlimitedWindows"), keywords=given):
-            told = {keyword.arg: _told(keyword.value) for keyword in given}
-            return UnlimitedWindows(told["start"])
-        case _:
-            return None
-
-
-def _parsed(words: str) -> ast.expr | None:
-    try:
-        return ast.parse(words, mode="eval").body
-    except (SyntaxError, ValueError):
-        return None
-
 
 @dataclass(frozen=True, slots=True)
-class Shelf:
-    """A store, and the tasks that have its parts, by partition."""
+class StoreDescription:
+    """A store, and the tasks that hold its partitions, in the order of the partitions."""
 
     spec: StoreSpec
     tasks: tuple[TaskId, ...]
@@ -155,49 +62,73 @@ class Shelf:
         return self.spec.value or BYTES
 
     @property
+    def is_timestamped(self) -> bool:
+        kind = self.spec.kind
+        return isinstance(kind, KeyValueKind | WindowKind) and kind.timestamped
+
+    @property
     def kind(self) -> str:
-        """The kind in words."""
+        """The name of the kind, as the dashboard and the command line show it."""
         match self.spec.kind:
-            case KeyValueKind(timestamped=True):
-                return "timestamped key-value"
             case KeyValueKind() | LruKind():
-                return "key-value"
-            case WindowKind(timestamped=timestamped):
-                return "timestamped window" if timestamped else "window"
+                name = "key-value"
+            case WindowKind():
+                name = "window"
             case SessionKind():
-                return "session"
+                name = "session"
             case VersionedKind():
-                return "versioned"
+                name = "versioned"
             case BufferKind() | SubscriptionKind():
-                return "internal"
+                name = "internal"
+        return f"timestamped {name}" if self.is_timestamped else name
+
+    def summarize(self, entries: int) -> dict[str, Any]:
+        """Return the description as plain data for JSON and tables."""
+        return {
+            "name": self.name,
+            "kind": self.kind,
+            "key": self.key.name,
+            "value": self.value.name,
+            "global": self.is_global,
+            "tasks": [str(task) for task in self.tasks],
+            "entries": entries,
+        }
 
 
 class Catalog:
-    """All stores by name; `caching` and `persistent` are the application's, since they decide what has expired."""
+    """The stores that can be queried, by name, and the names of those that cannot.
+
+    `caching` and `persistent` are settings of the application. They decide when an entry of a window store has expired.
+    """
 
     def __init__(
-        self, shelves: Iterable[Shelf], *, unread: Iterable[str], caching: bool = True, persistent: bool = True
+        self,
+        stores: Iterable[StoreDescription],
+        *,
+        unreadable: Iterable[str],
+        caching: bool = True,
+        persistent: bool = True,
     ) -> None:
-        self.shelves: Mapping[str, Shelf] = {shelf.name: shelf for shelf in shelves}
-        self._unread = set(unread)
+        self.stores: Mapping[str, StoreDescription] = {store.name: store for store in stores}
+        self._unreadable = {*unreadable} - self.stores.keys()
         self._caching, self._persistent = caching, persistent
 
-    def shelf(self, store: str) -> Shelf:
-        found = self.shelves.get(store)
+    def describe(self, name: str) -> StoreDescription:
+        """Return the description of a store, or raise an error that says why the store cannot be queried."""
+        found = self.stores.get(name)
         if found is not None:
             return found
-        if store in self._unread:
+        if name in self._unreadable:
             raise UnsuitableQueryError(
-                f"the store {store!r} cannot be read from outside: it is an operator's own, or it is not logged and so "
+                f"the store {name!r} cannot be read from outside: it is an operator's own, or it is not logged and so "
                 "not in the checkpoint, or the checkpoint alone does not say enough of it: give the topology"
             )
-        raise UnknownStoreError(store, self.shelves)
+        raise UnknownStoreError(name, self.stores)
 
-    def open(self, task: TaskId, engine: Engine) -> TaskState:
-        """The stores of a task, over what they hold."""
-        specs = {name: shelf.spec for name, shelf in self.shelves.items() if task in shelf.tasks}
+    def open_task(self, task: TaskId, engine: Engine) -> TaskState:
+        """Open the stores of a task on an engine that holds the task's state."""
         return TaskState.open(
-            specs,
+            {name: store.spec for name, store in self.stores.items() if task in store.tasks},
             engine,
             key=BYTES,
             value=BYTES,
@@ -207,20 +138,19 @@ class Catalog:
         )
 
 
-def described_catalog(fingerprint: Fingerprint) -> Catalog:
-    """From the checkpoint alone; keys and values of serdes that are not Headrace's are bytes."""
-    shapes = _shapes(fingerprint)
-    specs = {name: spec_of(shape) for name, (shape, _, _) in shapes.items()}
-    shelves = [
-        Shelf(spec, tasks, is_global)
-        for name, (_, tasks, is_global) in shapes.items()
-        if (spec := specs[name]) is not None and spec.logging
+def catalog_from_checkpoint(fingerprint: Fingerprint) -> Catalog:
+    """Return the catalog that the checkpoint alone describes. Keys and values of unknown serdes are bytes."""
+    shapes = _list_shapes(fingerprint)
+    stores = [
+        StoreDescription(spec, tasks, is_global)
+        for shape, tasks, is_global in shapes
+        if (spec := parse_store(shape)) is not None and spec.logging
     ]
-    return Catalog(shelves, unread=shapes)
+    return Catalog(stores, unreadable=[shape.name for shape, _, _ in shapes])
 
 
-def catalog_of(graph: Graph, config: Config, fingerprint: Fingerprint) -> Catalog:
-    """Of the topology itself, which must be the one that the checkpoint is of."""
+def catalog_from_topology(graph: Graph, config: Config, fingerprint: Fingerprint) -> Catalog:
+    """Return the catalog of a topology, which must be the one that wrote the checkpoint."""
     planned, serdes = plan(graph), serdes_of(config)
     counts = {group.number: group.tasks for group in fingerprint.groups}
     tasks = {number: counts.get(number, 0) for number in planned.stages}
@@ -230,30 +160,130 @@ def catalog_of(graph: Graph, config: Config, fingerprint: Fingerprint) -> Catalo
         raise CheckpointMismatchError(
             f"the checkpoint is of another topology: {'; '.join(found)}. Give the one that wrote it", differences=found
         )
-    shelves = [
-        Shelf(resolved(graph.stores[name], serdes), tasks, is_global)
-        for name, (_, tasks, is_global) in _shapes(fingerprint).items()
-    ]
-    readable = [
-        shelf
-        for shelf in shelves
-        if shelf.spec.logging and not isinstance(shelf.spec.kind, BufferKind | SubscriptionKind)
+    stores = [
+        StoreDescription(resolved(graph.stores[shape.name], serdes), tasks, is_global)
+        for shape, tasks, is_global in _list_shapes(fingerprint)
     ]
     return Catalog(
-        readable,
-        unread=[shelf.name for shelf in shelves],
+        [store for store in stores if store.spec.logging and store.kind != "internal"],
+        unreadable=[store.name for store in stores],
         caching=config.statestore_cache_max_bytes > 0,
         persistent=config.dsl_store_suppliers_class == "persistent",
     )
 
 
-def _shapes(fingerprint: Fingerprint) -> dict[str, tuple[StoreShape, tuple[TaskId, ...], bool]]:
-    """Every store with the tasks that have it, and whether it is a global one."""
-    found = {
-        shape.name: (shape, tuple(TaskId(group.number, part) for part in range(group.tasks)), False)
+def _list_shapes(fingerprint: Fingerprint) -> list[tuple[StoreShape, tuple[TaskId, ...], bool]]:
+    """List every store with the tasks that hold it, and whether it is global."""
+    found = [
+        (shape, tuple(TaskId(group.number, partition) for partition in range(group.tasks)), False)
         for group in fingerprint.groups
         for shape in group.stores
-    }
-    # What fills the global stores is one task, behind those of the stages.
-    everywhere = (TaskId(len(fingerprint.groups), 0),)
-    return found | {shape.name: (shape, everywhere, True) for shape in fingerprint.global_stores}
+    ]
+    # One task fills all global stores. Its number comes after those of the sub-topologies.
+    global_task = (TaskId(len(fingerprint.groups), 0),)
+    return found + [(shape, global_task, True) for shape in fingerprint.global_stores]
+
+
+# --------------------------------------------------------------------------------------------- parsing descriptions
+_SERDES = {
+    serde.name: serde
+    for serde in (
+        primitives.STRING, primitives.BYTES, primitives.LONG, primitives.INTEGER, primitives.SHORT, primitives.DOUBLE,
+        primitives.FLOAT, primitives.BOOLEAN, primitives.UUID, primitives.VOID, json.JSON, UNDECLARED,
+    )
+}  # fmt: skip
+
+
+def parse_store(shape: StoreShape) -> StoreSpec | None:
+    """Return the store that a checkpoint describes, or None if its kind is unknown or cannot be queried.
+
+    A description has no retention, so a follower without the topology shows every entry that is not yet removed.
+    """
+    kind = parse_kind(shape.kind)
+    if kind is None:
+        return None
+    key, value = parse_serde(shape.key) or BYTES, parse_serde(shape.value) or BYTES
+    return StoreSpec(shape.name, kind, key, value, logging=shape.logged)
+
+
+def parse_kind(text: str) -> Kind | None:
+    """Return the kind of store that a text names, or None.
+
+    >>> parse_kind("KeyValueKind(timestamped=True)")
+    KeyValueKind(timestamped=True)
+    """
+    match _parse(text):
+        case ast.Call(func=ast.Name(id=name), args=[], keywords=keywords):
+            options = _read_keywords(keywords)
+        case _:
+            return None
+    match name:
+        case "KeyValueKind":
+            return KeyValueKind(timestamped=bool(options.get("timestamped")))
+        case "LruKind":
+            return LruKind(LONGEST)
+        case "SessionKind":
+            return SessionKind(LONGEST)
+        case "VersionedKind":
+            return VersionedKind(LONGEST)
+        case "WindowKind" if options.get("window_size") is not None:
+            duplicates, timestamped = bool(options.get("retain_duplicates")), bool(options.get("timestamped"))
+            return WindowKind(LONGEST, options["window_size"], duplicates, timestamped, bool(options.get("by_time")))
+        case _:
+            return None
+
+
+def parse_serde(name: str) -> Serde | None:
+    """Return the serde of a name, or None if it is not one of Headrace's.
+
+    >>> parse_serde("list_of(STRING)"), parse_serde("json_of(Trade)"), parse_serde("mine")
+    (<serde list_of(STRING)>, <serde JSON>, None)
+    """
+    return _SERDES.get(name) or _build_serde(_parse(name))
+
+
+def _build_serde(tree: ast.expr | None) -> Serde | None:
+    match tree:
+        case ast.Name(id=name):
+            return _SERDES.get(name)
+        case ast.Call(func=ast.Name(id="json_of")):
+            return json.JSON
+        case ast.Call(func=ast.Name(id=name), args=[argument, *rest]):
+            inner = _build_serde(argument)
+        case _:
+            return None
+    if inner is None:
+        return None
+    match name, rest:
+        case "list_of", []:
+            return list_of(inner)
+        case "session_windowed", []:
+            return session_windowed(inner)
+        case "windowed", [ast.Constant(value=int(size))]:
+            return windowed(inner, size)
+        case _:
+            return None
+
+
+def _read_keywords(keywords: list[ast.keyword]) -> dict[str | None, Any]:
+    return {keyword.arg: _read_option(keyword.value) for keyword in keywords}
+
+
+def _read_option(tree: ast.expr) -> Any:
+    match tree:
+        case ast.Constant(value=value):
+            return value
+        case ast.Call(func=ast.Name(id="TimeWindows"), keywords=keywords):
+            options = _read_keywords(keywords)
+            return TimeWindows(options["size"], options["advance"], 0)
+        case ast.Call(func=ast.Name(id="UnlimitedWindows"), keywords=keywords):
+            return UnlimitedWindows(_read_keywords(keywords)["start"])
+        case _:
+            return None
+
+
+def _parse(text: str) -> ast.expr | None:
+    try:
+        return ast.parse(text, mode="eval").body
+    except (SyntaxError, ValueError):
+        return None

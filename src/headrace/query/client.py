@@ -1,4 +1,4 @@
-"""Asks the stores of an application over HTTP.
+"""The HTTP client: reads the stores of an application from its web server, or from a replica.
 
 `with Client("http://127.0.0.1:8089") as client: client.get("word-counts", "hello")`
 """
@@ -17,14 +17,15 @@ from headrace.errors import SerializationError, StreamsError, failure_named
 from headrace.model.ids import TopicPartition
 from headrace.model.record import ValueAndTimestamp, VersionedRecord
 from headrace.model.windows import Window, Windowed
+from headrace.query.json_values import from_json
+from headrace.query.parameters import format_key
 from headrace.query.queries import Position
-from headrace.query.rendering import from_form, to_form
 
 
 class RemoteError(StreamsError):
-    """A server that cannot be reached, or an answer that is none; `kind` is the name of the error, `status` HTTP's.
+    """The server cannot be reached, or its response is not a valid one. `kind` names the error, `status` is HTTP's.
 
-    Of a question that fails, a client raises what the question raises in process.
+    A query that fails on the server raises the same error here as it does in the application's process.
     """
 
     def __init__(self, status: int, kind: str, message: str) -> None:
@@ -34,57 +35,63 @@ class RemoteError(StreamsError):
 
 
 class Client:
-    """Asks one server, or a replica; threads have connections of their own."""
+    """A client of one server. Each thread has its own connection."""
 
     def __init__(self, url: str, *, token: str | None = None, timeout: float = 30.0) -> None:
-        self._at = urlsplit(url)
-        if self._at.scheme not in {"http", "https"} or not self._at.hostname:
+        self._url = urlsplit(url)
+        if self._url.scheme not in {"http", "https"} or not self._url.hostname:
             raise ValueError(f"the address of a server looks like http://127.0.0.1:8089, not {url!r}")
         self._headers = {"authorization": f"Bearer {token}"} if token else {}
         self._timeout, self._local = timeout, threading.local()
         self._serdes: dict[str, str] = {}
 
-    # ------------------------------------------------------------------------------------------------- questions
+    # ----------------------------------------------------------------------------------------------------- reads
     def stores(self) -> list[dict[str, Any]]:
-        """Every store: its name, kind, serdes, tasks and number of entries."""
-        return self._ask("/stores")["stores"]
+        """List every store: its name, kind, serdes, tasks and number of entries."""
+        return self._request("/stores")["stores"]
 
     def store(self, name: str) -> dict[str, Any]:
-        return self._ask(f"/stores/{_part(name)}")
+        return self._request(f"/stores/{_quote(name)}")
 
     def get(self, store: str, key: Any, **options: Any) -> Any:
-        """The value of a key, with its timestamp if the store has them; None if there is none.
+        """Return the value of a key, with its timestamp if the store has them, or None.
 
-        `as_of` and `at_least` are batches, `time` is that of a version.
+        Options: `as_of` and `at_least` are batches; `time` selects the version that was valid then.
         """
         return self.get_with_position(store, key, **options)[0]
 
     def get_with_position(self, store: str, key: Any, **options: Any) -> tuple[Any, Position]:
-        """The value, and as of when it is."""
-        found = self._ask(f"/stores/{_part(store)}/keys", key=self._text(store, key), missing_is_fine=True, **options)
-        return _value(found) if found["found"] else None, _position(found["position"])
+        """Return the value of a key, and the position of the answer."""
+        found = self._request(
+            f"/stores/{_quote(store)}/keys", key=self._format_key(store, key), allow_missing=True, **options
+        )
+        return _decode_value(found) if found["found"] else None, _decode_position(found["position"])
 
     def range(self, store: str, low: Any = None, high: Any = None, **options: Any) -> Iterator[tuple[Any, Any]]:
-        """(Key, value) from `low` to `high`, page by page; options: `descending`, `limit` (of a page), `as_of`."""
-        bounds = {"from": self._text(store, low), "to": self._text(store, high)}
-        return self._pages(f"/stores/{_part(store)}/range", **bounds, **options)
+        """Iterate over (key, value) from `low` to `high`. Options: `descending`, `limit` (rows of a page), `as_of`."""
+        bounds = {"from": self._format_key(store, low), "to": self._format_key(store, high)}
+        return self._read_pairs(f"/stores/{_quote(store)}/range", **bounds, **options)
 
     def prefix(self, store: str, prefix: Any, **options: Any) -> Iterator[tuple[Any, Any]]:
-        return self._pages(f"/stores/{_part(store)}/prefix", prefix=self._text(store, prefix), **options)
+        return self._read_pairs(f"/stores/{_quote(store)}/prefix", prefix=self._format_key(store, prefix), **options)
 
     def windows(self, store: str, key: Any = None, **options: Any) -> Iterator[tuple[Windowed, Any]]:
-        """Windows or sessions, of a key or of all; `start` and `end` bound their times."""
+        """Iterate over windows or sessions, of one key or of all. Options: `start` and `end` bound their times."""
         times = {"from": options.pop("start", None), "to": options.pop("end", None)}
-        return self._pages(f"/stores/{_part(store)}/windows", key=self._text(store, key), **times, **options)
+        return self._read_pairs(
+            f"/stores/{_quote(store)}/windows", key=self._format_key(store, key), **times, **options
+        )
 
     def versions(self, store: str, key: Any, **options: Any) -> Iterator[VersionedRecord]:
         times = {"from": options.pop("start", None), "to": options.pop("end", None)}
-        found = self._rows(f"/stores/{_part(store)}/versions", key=self._text(store, key), **times, **options)
-        return (_value(row) for row in found)
+        found = self._read_rows(
+            f"/stores/{_quote(store)}/versions", key=self._format_key(store, key), **times, **options
+        )
+        return (_decode_value(row) for row in found)
 
     def act(self, action: str) -> None:
-        """Lets the application pause, resume, snapshot or stop; the server must have a token, and this client too."""
-        self._ask(f"/actions/{_part(action)}", method="POST")
+        """Pause, resume, snapshot or stop the application. This needs a token on the server and in this client."""
+        self._request(f"/actions/{_quote(action)}", method="POST")
 
     # -------------------------------------------------------------------------------------------------- transport
     def close(self) -> None:
@@ -101,45 +108,43 @@ class Client:
     ) -> None:
         self.close()
 
-    def _pages(self, path: str, **given: Any) -> Iterator[tuple[Any, Any]]:
-        for row in self._rows(path, **given):
-            key = from_form(row["key"])
+    def _read_pairs(self, path: str, **parameters: Any) -> Iterator[tuple[Any, Any]]:
+        for row in self._read_rows(path, **parameters):
+            key = from_json(row["key"])
             if "window" in row:
                 key = Windowed(key, Window(row["window"]["start"], row["window"]["end"]))
-            yield key, _value(row)
+            yield key, _decode_value(row)
 
-    def _rows(self, path: str, **given: Any) -> Iterator[dict[str, Any]]:
+    def _read_rows(self, path: str, **parameters: Any) -> Iterator[dict[str, Any]]:
         after: str | None = None
         while True:
-            page = self._ask(path, **given, next=after)
+            page = self._request(path, **parameters, next=after)
             yield from page["rows"]
             after = page["next"]
             if after is None:
                 return
 
-    def _text(self, store: str, key: Any) -> str | None:
-        """A key as the server reads it, which depends on its serde: text as it is, others as JSON."""
+    def _format_key(self, store: str, key: Any) -> str | None:
+        """Format a key as the server parses it, which depends on the serde of the store's keys."""
         if key is None:
             return None
         if store not in self._serdes:
             self._serdes[store] = self.store(store)["key"]
-        match self._serdes[store]:
-            case "STRING" | "UUID":
-                return str(key)
-            case "BYTES":
-                return to_form(key)["$bytes"]
-            case _:
-                return json.dumps(to_form(key))
+        return format_key(key, self._serdes[store])
 
-    def _ask(self, path: str, *, missing_is_fine: bool = False, method: str = "GET", **given: Any) -> dict[str, Any]:
-        wanted = urlencode({name: value for name, value in given.items() if value is not None})
-        status, raw = self._send(method, f"{self._at.path.rstrip('/')}{path}{'?' * bool(wanted)}{wanted}")
+    def _request(
+        self, path: str, *, allow_missing: bool = False, method: str = "GET", **parameters: Any
+    ) -> dict[str, Any]:
+        query = urlencode({name: value for name, value in parameters.items() if value is not None})
+        status, raw = self._send(method, f"{self._url.path.rstrip('/')}{path}{'?' * bool(query)}{query}")
         try:
             found = json.loads(raw)
         except ValueError:
-            raise RemoteError(status, "NoJson", f"{self._at.netloc} gave status {status}, and no JSON") from None
-        if "error" in found and not (missing_is_fine and "found" in found):
-            raise _failure(status, found)
+            raise RemoteError(
+                status, "NoJson", f"{self._url.netloc} answered with status {status} and no JSON"
+            ) from None
+        if "error" in found and not (allow_missing and "found" in found):
+            raise _make_error(status, found)
         return found
 
     def _send(self, method: str, target: str) -> tuple[int, bytes]:
@@ -150,44 +155,44 @@ class Client:
                 response = connection.getresponse()
                 return response.status, response.read()
             except (http.client.HTTPException, ConnectionError, TimeoutError) as error:
-                self.close()  # one that was kept open may have been closed by the server meanwhile
+                self.close()  # the server may have closed an idle connection
                 if is_last or isinstance(error, TimeoutError):
-                    raise RemoteError(503, "NotReached", f"{self._at.netloc} does not answer: {error}") from error
+                    raise RemoteError(503, "NotReached", f"{self._url.netloc} does not answer: {error}") from error
             except OSError as error:
                 self.close()
-                raise RemoteError(503, "NotReached", f"{self._at.netloc} cannot be reached: {error}") from error
-        raise AssertionError  # not reached: the last try returns or raises
+                raise RemoteError(503, "NotReached", f"{self._url.netloc} cannot be reached: {error}") from error
+        raise AssertionError  # unreachable: the last attempt returns or raises
 
     def _connection(self) -> http.client.HTTPConnection:
         found: http.client.HTTPConnection | None = getattr(self._local, "connection", None)
         if found is None:
-            kind = http.client.HTTPSConnection if self._at.scheme == "https" else http.client.HTTPConnection
-            found = self._local.connection = kind(self._at.hostname or "", self._at.port, timeout=self._timeout)
+            kind = http.client.HTTPSConnection if self._url.scheme == "https" else http.client.HTTPConnection
+            found = self._local.connection = kind(self._url.hostname or "", self._url.port, timeout=self._timeout)
         return found
 
 
-def _part(name: str) -> str:
-    """A name as one part of an address, whatever is in it."""
+def _quote(name: str) -> str:
+    """Escape a name as one segment of a URL path."""
     return quote(name, safe="")
 
 
-def _value(row: dict[str, Any]) -> Any:
-    value = from_form(row["value"])
+def _decode_value(row: dict[str, Any]) -> Any:
+    value = from_json(row["value"])
     if "valid_to" in row:
         return VersionedRecord(value, row["timestamp"], row["valid_to"])
     return ValueAndTimestamp(value, row["timestamp"]) if "timestamp" in row else value
 
 
-def _position(told: dict[str, Any]) -> Position:
+def _decode_position(written: dict[str, Any]) -> Position:
     offsets = {
-        TopicPartition(topic, int(part)): offset
-        for topic, parts in told["offsets"].items()
-        for part, offset in parts.items()
+        TopicPartition(topic, int(partition)): offset
+        for topic, partitions in written["offsets"].items()
+        for partition, offset in partitions.items()
     }
-    return Position(told["batch"], offsets)
+    return Position(written["batch"], offsets)
 
 
-def _failure(status: int, found: dict[str, Any]) -> StreamsError:
+def _make_error(status: int, found: dict[str, Any]) -> StreamsError:
     kind, message = str(found["error"]), str(found.get("message", ""))
     if kind == "SerializationError":
         return SerializationError(message)

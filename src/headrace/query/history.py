@@ -1,7 +1,4 @@
-"""How long records took, in buckets of powers of two.
-
-What happened in the last batches, as far as their manifests tell.
-"""
+"""The history of the last batches, as their manifests tell it, and the histogram of latencies."""
 
 from __future__ import annotations
 
@@ -11,13 +8,14 @@ from itertools import pairwise
 
 from headrace.checkpoint.manifest import Manifest
 
-BUCKETS = 26  # up to 1, 2, 4 … 2²⁵ ms, nine hours; one more for what took longer
+BUCKETS = 26  # up to 1, 2, 4 … 2²⁵ ms (nine hours), and one more for longer latencies
+KEPT = 600  # batches
 
 
-class Latencies:
-    """A histogram of milliseconds.
+class LatencyHistogram:
+    """A histogram of milliseconds, with buckets at the powers of two.
 
-    >>> latencies = Latencies()
+    >>> latencies = LatencyHistogram()
     >>> latencies.add([3, 100], 2, 1)
     >>> [(bound, count) for bound, count in latencies.up_to() if bound in (2, 4, 64, 128)]
     [(2, 0), (4, 1), (64, 1), (128, 2)]
@@ -29,17 +27,17 @@ class Latencies:
         self.counts = [0] * (BUCKETS + 1)
         self.sum, self.least, self.most = 0, 0, 0
 
-    def add(self, ages: Sequence[int], stand_for: int, more: int) -> None:
-        """Takes in records by the ages of some of them, each of which grew by `more`; none is below 0."""
+    def add(self, ages: Sequence[int], records: int, elapsed: int) -> None:
+        """Add `records` records by a sample of their ages, which have grown by `elapsed` ms since they were taken."""
         if not ages:
             return
-        each, left = divmod(stand_for, len(ages))
+        each, left = divmod(records, len(ages))
         is_first = not self.count
         for place, age in enumerate(ages):
-            took, weight = max(0, age + more), each + (place < left)
-            self.counts[min(max(took - 1, 0).bit_length(), BUCKETS)] += weight
-            self.sum += took * weight
-        least, most = max(0, min(ages) + more), max(0, max(ages) + more)
+            latency, weight = max(0, age + elapsed), each + (place < left)
+            self.counts[min(max(latency - 1, 0).bit_length(), BUCKETS)] += weight
+            self.sum += latency * weight
+        least, most = max(0, min(ages) + elapsed), max(0, max(ages) + elapsed)
         self.least, self.most = least if is_first else min(self.least, least), max(self.most, most)
 
     @property
@@ -47,38 +45,35 @@ class Latencies:
         return sum(self.counts)
 
     def up_to(self) -> list[tuple[int, int]]:
-        """(milliseconds, records that took at most that long); those that took longer than the last are left out."""
+        """List (milliseconds, records that took at most that long), without the records beyond the last bucket."""
         total, found = 0, list[tuple[int, int]]()
         for exponent in range(BUCKETS):
             total += self.counts[exponent]
             found.append((2**exponent, total))
         return found
 
-    def copy(self) -> Latencies:
-        other = Latencies()
+    def copy(self) -> LatencyHistogram:
+        other = LatencyHistogram()
         other.counts, other.sum, other.least, other.most = list(self.counts), self.sum, self.least, self.most
         return other
 
 
-KEPT = 600  # batches
-
-
 @dataclass(frozen=True, slots=True)
-class BatchNote:
-    """A batch: its number and time, where it left the sources, and what it wrote."""
+class BatchSummary:
+    """A batch: its number and time, the source positions after it, and what it wrote."""
 
     number: int
     clock: int
     epoch: int
-    positions: Mapping[tuple[str, int], int]  # of the partitions that it moved, or of all
-    tasks: int  # that changed something
+    positions: Mapping[tuple[str, int], int]  # of the partitions that it advanced, or of all
+    tasks: int  # that changed their state
     state_bytes: int  # that it added to the state
     outbox_bytes: int
     carried: int
-    dropped: int  # since the beginning
+    dropped: int  # since the application first ran
 
     @classmethod
-    def of(cls, manifest: Manifest) -> BatchNote:
+    def of(cls, manifest: Manifest) -> BatchSummary:
         number = manifest.number
         new = [link for task in manifest.tasks for link in task.links if link.number == number]
         return cls(
@@ -94,44 +89,43 @@ class BatchNote:
         )
 
 
-class History:
-    """Notes of the last batches, oldest first."""
+class BatchHistory:
+    """The last batches, oldest first, and how many records each of them read."""
 
     def __init__(self) -> None:
-        self._notes: dict[int, BatchNote] = {}
-        self._read: dict[tuple[str, int], int] = {}  # where the sources are now
-        self._records: dict[int, dict[str, int]] = {}  # records by topic that each batch read
+        self._batches: dict[int, BatchSummary] = {}
+        self._positions: dict[tuple[str, int], int] = {}  # of the sources, after the last batch
+        self._records: dict[int, dict[str, int]] = {}  # that each batch read, by topic
 
-    def add(self, note: BatchNote) -> None:
-        known = max(self._notes, default=None)
-        if known is not None and note.number <= known:
-            self._notes, self._read, self._records = {}, {}, {}  # the checkpoint was begun anew
-        read = dict[str, int]()
-        for at, position in note.positions.items():
-            if at in self._read:
-                read[at[0]] = read.get(at[0], 0) + position - self._read[at]
-        self._read |= note.positions
-        self._notes[note.number], self._records[note.number] = note, read
-        for old in [number for number in self._notes if number <= note.number - KEPT]:
-            del self._notes[old], self._records[old]
+    def add(self, batch: BatchSummary) -> None:
+        last = max(self._batches, default=None)
+        if last is not None and batch.number <= last:
+            self._batches, self._positions, self._records = {}, {}, {}  # the checkpoint was replaced by a new one
+        records = dict[str, int]()
+        for at, position in batch.positions.items():
+            if at in self._positions:
+                records[at[0]] = records.get(at[0], 0) + position - self._positions[at]
+        self._positions |= batch.positions
+        self._batches[batch.number], self._records[batch.number] = batch, records
+        for old in [number for number in self._batches if number <= batch.number - KEPT]:
+            del self._batches[old], self._records[old]
 
-    def notes(self) -> list[BatchNote]:
-        return list(self._notes.values())
+    def batches(self) -> list[BatchSummary]:
+        return list(self._batches.values())
 
     def records(self, number: int) -> Mapping[str, int]:
-        """Records by topic that a batch, or those that were passed over before it, read from the log."""
+        """Return the records by topic that a batch read, together with skipped batches right before it."""
         return self._records.get(number, {})
 
     def rate(self, now: int, span: int = 10_000) -> dict[str, float]:
-        """Records a second by topic, of the batches of the last `span` milliseconds."""
-        recent = [note for note in self.notes() if note.clock > now - span]
+        """Return records per second by topic, over the batches of the last `span` milliseconds."""
         total = dict[str, int]()
-        for note in recent:
-            for topic, count in self.records(note.number).items():
+        for batch in self.batches():
+            for topic, count in self.records(batch.number).items() if batch.clock > now - span else ():
                 total[topic] = total.get(topic, 0) + count
         return {topic: 1000 * count / span for topic, count in total.items()}
 
     def interval(self) -> float | None:
-        """Milliseconds from one batch to the next, of the last ones."""
-        gaps = [later.clock - earlier.clock for earlier, later in pairwise(self.notes()[-20:])]
+        """Return the average of milliseconds between the last batches."""
+        gaps = [later.clock - earlier.clock for earlier, later in pairwise(self.batches()[-20:])]
         return sum(gaps) / len(gaps) if gaps else None

@@ -1,6 +1,6 @@
-"""How far an answer is.
+"""The queries that stores answer, under the names of Kafka Streams' interactive queries, and an answer's position.
 
-Questions to a store, in the words of Kafka Streams' interactive queries.
+`execute_query` in store_views.py answers them. parameters.py makes them from the parameters of a URL or a command.
 """
 
 from __future__ import annotations
@@ -11,10 +11,12 @@ from typing import Any, Self
 
 from headrace.model.ids import TopicPartition
 
+FIRST, LAST = 0, 2**63 - 1  # the earliest and the latest timestamp
+
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """The batch that an answer is as of, and the offset of every source partition up to which it has been read.
+    """The batch after which an answer holds, and the offset up to which each source partition was read then.
 
     >>> Position(7).reaches(6), Position(7).reaches(Position(7, {TopicPartition("in", 0): 10}))
     (True, False)
@@ -24,7 +26,7 @@ class Position:
     offsets: Mapping[TopicPartition, int] = field(default_factory=dict[TopicPartition, int])
 
     def reaches(self, other: Position | int) -> bool:
-        """Whether it is at least as far as another one, or as a batch."""
+        """Return True if this position is at or after another position or batch number."""
         if isinstance(other, int):
             return self.batch >= other
         offsets = self.offsets
@@ -36,18 +38,15 @@ class Position:
 
 @dataclass(frozen=True, slots=True)
 class QueryResult:
-    """An answer, and as of when it is; of many entries `result` is an iterator, all of them as of the same batch."""
+    """An answer and its position. Where a query finds many entries, `result` is an iterator over one batch's state."""
 
     result: Any
     position: Position
 
 
-FIRST, LAST = 0, 2**63 - 1  # times
-
-
 @dataclass(frozen=True, slots=True)
 class KeyQuery:
-    """The value of a key in a key-value store."""
+    """Return the value of a key in a key-value store, or None."""
 
     key: Any
 
@@ -57,19 +56,13 @@ class KeyQuery:
 
 
 @dataclass(frozen=True, slots=True)
-class TimestampedKeyQuery:
-    """The same with its timestamp, in a store that has timestamps."""
-
-    key: Any
-
-    @classmethod
-    def with_key(cls, key: Any) -> Self:
-        return cls(key)
+class TimestampedKeyQuery(KeyQuery):
+    """Return the `ValueAndTimestamp` of a key in a timestamped key-value store, or None."""
 
 
 @dataclass(frozen=True, slots=True)
 class RangeQuery:
-    """(Key, value) from `low` to `high`, both included, by the bytes of the keys; None is an open end.
+    """Return (key, value) from `low` to `high`, both inclusive, in the order of the keys' bytes. None is an open end.
 
     >>> RangeQuery.with_lower_bound("b").with_descending_keys()
     RangeQuery(low='b', high=None, descending=True)
@@ -103,35 +96,20 @@ class RangeQuery:
 
 
 @dataclass(frozen=True, slots=True)
-class TimestampedRangeQuery:
-    """The same with timestamps, in a store that has them."""
-
-    low: Any = None
-    high: Any = None
-    descending: bool = False
-
-    @classmethod
-    def with_range(cls, low: Any, high: Any) -> Self:
-        return cls(low, high)
-
-    @classmethod
-    def with_no_bounds(cls) -> Self:
-        return cls()
-
-    def with_descending_keys(self) -> Self:
-        return replace(self, descending=True)
+class TimestampedRangeQuery(RangeQuery):
+    """Return (key, `ValueAndTimestamp`) from a timestamped key-value store."""
 
 
 @dataclass(frozen=True, slots=True)
 class PrefixQuery:
-    """(Key, value) of the keys whose bytes begin with those of a prefix."""
+    """Return (key, value) of the keys whose bytes begin with the bytes of a prefix."""
 
     prefix: Any
 
 
 @dataclass(frozen=True, slots=True)
 class WindowKeyQuery:
-    """(Start, value) of the windows of a key that start from one time to another, both included."""
+    """Return (start, value) of the windows of a key that start from `first` to `last`, both inclusive."""
 
     key: Any
     first: int = FIRST
@@ -145,7 +123,7 @@ class WindowKeyQuery:
 
 @dataclass(frozen=True, slots=True)
 class WindowRangeQuery:
-    """(Windowed, value) of the windows of all keys that start from one time to another, both included."""
+    """Return (`Windowed`, value) of the windows of all keys that start from `first` to `last`, both inclusive."""
 
     first: int = FIRST
     last: int = LAST
@@ -157,13 +135,15 @@ class WindowRangeQuery:
 
     @classmethod
     def with_key(cls, key: Any) -> SessionKeyQuery:
-        """Kafka Streams asks a session store this way."""
+        """Return the query for the sessions of a key, under the name that Kafka Streams gives it."""
         return SessionKeyQuery(key)
 
 
 @dataclass(frozen=True, slots=True)
 class SessionKeyQuery:
-    """(Windowed, value) of the sessions of a key that end at a time or later and start at one or earlier, by end."""
+    """Return (`Windowed`, value) of the sessions of a key that end at or after `earliest_end` and start at or before
+    `latest_start`, in the order of their ends.
+    """
 
     key: Any
     earliest_end: int = FIRST
@@ -173,12 +153,15 @@ class SessionKeyQuery:
 
 @dataclass(frozen=True, slots=True)
 class SessionRangeQuery:
-    """(Windowed, value) of all sessions."""
+    """Return (`Windowed`, value) of the sessions of all keys within the same bounds as `SessionKeyQuery`."""
+
+    earliest_end: int = FIRST
+    latest_start: int = LAST
 
 
 @dataclass(frozen=True, slots=True)
 class VersionedKeyQuery:
-    """The latest version of a key, or the one that was valid at a time.
+    """Return the latest version of a key, or the version that was valid at a time.
 
     >>> VersionedKeyQuery.with_key("a").as_of(5)
     VersionedKeyQuery(key='a', time=5)
@@ -197,7 +180,7 @@ class VersionedKeyQuery:
 
 @dataclass(frozen=True, slots=True)
 class MultiVersionedKeyQuery:
-    """The versions of a key that were valid at some time from `first` to `last`, oldest first."""
+    """Return the versions of a key that were valid at some time from `first` to `last`, oldest first."""
 
     key: Any
     first: int = FIRST

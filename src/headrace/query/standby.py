@@ -1,9 +1,8 @@
-"""Whether an application runs, as far as its checkpoint tells: its owner says again and again that it is alive.
+"""Standby: read from a checkpoint whether its application runs, and wait until it can be taken over.
 
-Standing by: follows a running application, and says when it is gone.
-
-Whoever stands by has a copy of the stores, and takes over as soon as nobody holds the checkpoint. Any number may stand
-by: the next epoch is made once, so one of them gets it, and the others go on.
+The owner of a checkpoint writes heartbeats with a lease. A standby follows the checkpoint, so that it has a copy of the
+stores, and takes over when nobody owns the checkpoint. Any number of standbys may wait: the next epoch is created once,
+so one of them gets it, and the others continue to wait.
 """
 
 from __future__ import annotations
@@ -30,65 +29,68 @@ from headrace.errors import (
 from headrace.model.clock import Clock, SystemClock
 from headrace.query.follower import Follower
 
-
-def state_of(storage: Storage, epoch: int, now: int) -> str:
-    """RUNNING, NOT_RUNNING, or UNKNOWN if the last sign of life is older than it should be."""
-    begun = OWNERS + digits(epoch)
-    names = storage.names(begun)
-    if f"{begun}.released" in names:
-        return "NOT_RUNNING"
-    try:
-        sign = msgspec.json.decode(unseal(MAGIC, storage.read(names[-1]), names[-1]), type=Sign)
-    except (IndexError, MissingFileError, CheckpointCorruptedError):
-        return "UNKNOWN"
-    return "RUNNING" if now < sign.at + sign.lease else "UNKNOWN"
-
-
-LOOK = 0.5  # seconds between two looks: a small part of a lease, and two lists of an object store a second
-_SIGN = re.compile(rf"{OWNERS}\d{{12,}}(?:\.(?:\d{{12,}}|released))?")
+INTERVAL = 0.5  # seconds between two checks: a small part of a lease, and two list requests to an object store a second
+_HEARTBEAT = re.compile(rf"{OWNERS}\d{{12,}}(?:\.(?:\d{{12,}}|released))?")
 _log = logging.getLogger(__name__)
 
 
+def read_state(storage: Storage, epoch: int, now: int) -> str:
+    """Return RUNNING or NOT_RUNNING, or UNKNOWN if the last heartbeat of an epoch is older than its lease."""
+    prefix = OWNERS + digits(epoch)
+    names = storage.names(prefix)
+    if f"{prefix}.released" in names:
+        return "NOT_RUNNING"
+    try:
+        heartbeat = _read_heartbeat(storage, names[-1])
+    except (IndexError, MissingFileError, CheckpointCorruptedError):
+        return "UNKNOWN"
+    return "RUNNING" if now < heartbeat.at + heartbeat.lease else "UNKNOWN"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Watcher:
-    """Who watches, and by which clock."""
+class OwnerCheck:
+    """Decides whether a checkpoint has a live owner; `process_gone` tells that for an owner on the same machine."""
 
     clock: Clock = field(default_factory=SystemClock)
-    me: Holder = field(default_factory=this_process)
-    gone: Callable[[Holder, Holder], bool] = is_gone
+    this_process: Holder = field(default_factory=this_process)
+    process_gone: Callable[[Holder, Holder], bool] = is_gone
+
+    def is_owned(self, storage: Storage) -> bool:
+        """Return False if the owner released the checkpoint, its process is gone, or its lease has expired."""
+        names = [name for name in storage.names(OWNERS) if _HEARTBEAT.fullmatch(name)]
+        if not names or names[-1].endswith(".released"):
+            return False
+        try:
+            heartbeat = _read_heartbeat(storage, names[-1])
+        except MissingFileError:  # the owner has replaced it by a later one
+            return True
+        except CheckpointCorruptedError:
+            return False
+        is_leased = self.clock.now() < heartbeat.at + heartbeat.lease
+        return is_leased and not self.process_gone(heartbeat.holder, self.this_process)
 
 
-def is_held(storage: Storage, watcher: Watcher) -> bool:
-    """Whether an instance runs: not if it was released, its process is known to be gone, or its lease is over."""
-    signs = [name for name in storage.names(OWNERS) if _SIGN.fullmatch(name)]
-    if not signs or signs[-1].endswith(".released"):
-        return False
-    try:
-        sign = msgspec.json.decode(unseal(MAGIC, storage.read(signs[-1]), signs[-1]), type=Sign)
-    except MissingFileError:  # there is a later one
-        return True
-    except CheckpointCorruptedError:  # whoever left it counts as gone
-        return False
-    return watcher.clock.now() < sign.at + sign.lease and not watcher.gone(sign.holder, watcher.me)
+def _read_heartbeat(storage: Storage, name: str) -> Sign:
+    return msgspec.json.decode(unseal(MAGIC, storage.read(name), name), type=Sign)
 
 
-def wait_for_turn(
-    follower: Follower, over: threading.Event, watcher: Watcher | None = None, *, look: float = LOOK
+def wait_for_takeover(
+    follower: Follower, stop: threading.Event, check: OwnerCheck | None = None, *, interval: float = INTERVAL
 ) -> bool:
-    """Follows until nobody holds the checkpoint; False: `over` was set before."""
-    watcher = watcher or Watcher()
-    said = None
-    while not over.is_set():
+    """Follow the checkpoint until nobody owns it, and return True; return False once `stop` is set."""
+    check = check or OwnerCheck()
+    logged = None
+    while not stop.is_set():
         try:
             with suppress(StoreNotReadyError):  # before the first batch
                 follower.refresh()
-            if not is_held(follower.storage, watcher):
+            if not check.is_owned(follower.storage):
                 return True
-        except CheckpointMismatchError:  # what runs there is not what could take over
+        except CheckpointMismatchError:  # the running application has another topology: this one cannot take over
             raise
         except StreamsError as error:
-            if str(error) != said:
-                _log.warning("standing by as of batch %d: %s", follower.freshness.batch, error)
-            said = str(error)
-        over.wait(look)
+            if str(error) != logged:
+                _log.warning("standby: the copy of the state stays at batch %d: %s", follower.freshness.batch, error)
+            logged = str(error)
+        stop.wait(interval)
     return False

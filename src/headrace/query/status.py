@@ -1,141 +1,211 @@
-"""How an application is doing, as far as its checkpoint tells, and the application itself if it is at hand."""
+"""The status of an application: from its checkpoint, and from its own report if it runs in this process."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
+from headrace.config import Config
 from headrace.model.ids import TopicPartition
+from headrace.model.record import Sample
+from headrace.model.windows import Windowed
 from headrace.query.follower import Follower
-from headrace.query.history import Latencies
-from headrace.query.rendering import ShownRecord
+from headrace.query.history import LatencyHistogram
+from headrace.query.json_values import dump_json
+from headrace.runtime.task import serdes_of
+from headrace.serde.protocol import Serde
+from headrace.topology.graph import Graph
+from headrace.topology.nodes import Sink, Source
 
-KEEPS_UP = 5.0  # seconds of work that may wait
+KEEPS_UP = 5.0  # an application keeps up if no more records wait than it processes in so many seconds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Observation:
-    """What only the running application knows; what it does not know stays empty."""
+class ApplicationReport:
+    """What only the running application knows. Fields that it does not know stay empty.
 
-    state: str = (
-        "UNKNOWN"  # in Kafka Streams' words: CREATED, REBALANCING, RUNNING, PENDING_SHUTDOWN, NOT_RUNNING, ERROR
-    )
+    Counts are since the application was created.
+    """
+
+    state: str = "UNKNOWN"  # Kafka Streams': CREATED, REBALANCING, RUNNING, PENDING_SHUTDOWN, NOT_RUNNING, ERROR
     paused: bool = False
     error: str | None = None
     delivered: int | None = None  # the last batch that the log has
     ends: Mapping[TopicPartition, int] = field(default_factory=dict[TopicPartition, int])  # of the source topics
     phases: Mapping[int, Mapping[str, float]] = field(default_factory=dict[int, Mapping[str, float]])  # ms, by batch
-    batches: int = 0  # that were committed; this and all that follows: since the application was made
+    batches: int = 0  # committed
     read: Mapping[str, int] = field(default_factory=dict[str, int])  # records, by topic of the log
     sent: Mapping[str, int] = field(default_factory=dict[str, int])  # records written, by topic of the log
-    nodes: Mapping[str, int] = field(default_factory=dict[str, int])  # records that sources took in and sinks sent out
+    nodes: Mapping[str, int] = field(default_factory=dict[str, int])  # records into sources and out of sinks
     tasks: Mapping[str, Mapping[str, int]] = field(default_factory=dict[str, Mapping[str, int]])  # the same by task
-    edges: Mapping[tuple[str, str], int] = field(default_factory=dict[tuple[str, str], int])  # as far as it is known
+    edges: Mapping[tuple[str, str], int] = field(default_factory=dict[tuple[str, str], int])  # as far as known
     dropped: Mapping[str, Mapping[str, int]] = field(default_factory=dict[str, Mapping[str, int]])  # by task and reason
-    dead_letters: int | None = None  # None: there is no topic for them
+    dead_letters: int | None = None  # None: the application has no dead letter topic
     stream_times: Mapping[str, int] = field(default_factory=dict[str, int])  # by task
-    restored: Mapping[str, int] = field(default_factory=dict[str, int])  # how often, by how
+    restored: Mapping[str, int] = field(default_factory=dict[str, int])  # restores, by their kind
     restored_entries: int = 0
     restored_seconds: float = 0.0
-    latency: Latencies = field(default_factory=Latencies)  # from the timestamp of a record to the commit of its batch
+    latency: LatencyHistogram = field(default_factory=LatencyHistogram)  # from a record's timestamp to its commit
 
 
-class Observed(Protocol):
-    """A running application, for whoever watches it. All of it may be called from any thread."""
+class RunningApplication(Protocol):
+    """An application that runs in this process. Every method may be called from any thread."""
 
-    def observe(self) -> Observation: ...
+    def report(self) -> ApplicationReport: ...
     def pause(self) -> None: ...
     def resume(self) -> None: ...
     def stop(self) -> None: ...
     def snapshot(self) -> None: ...
-    def samples(self, node: str) -> Sequence[ShownRecord]: ...
+    def samples(self, node: str) -> Sequence[SampledRecord]: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Status:
-    """Everything that is shown about an application at one time."""
+    """The status of an application at one moment."""
 
     application: str
     state: str
-    verdict: str  # healthy or not, and why, in a sentence
+    verdict: str  # one sentence: is it healthy, and why
     healthy: bool
     batch: int
     epoch: int
     clock: int
-    age: int  # ms since the copy was certainly the last batch
+    age: int  # ms since `batch` was certainly the last one
     delivered: int
     rates: Mapping[str, float]  # records a second, by topic
-    lag: Mapping[str, int] | None  # records, by partition; None if the log is not at hand
+    lag: Mapping[str, int] | None  # records, by partition; None if the log is not known
     catch_up: float | None  # seconds
     dropped: Mapping[str, int]
     state_bytes: int
     error: str | None = None
 
 
-def status_of(follower: Follower, seen: Observation, now: int) -> Status:
-    """Raises `StoreNotReadyError` before the first batch."""
+def build_status(follower: Follower, report: ApplicationReport, now: int) -> Status:
+    """Combine the checkpoint and the report. Raises `StoreNotReadyError` before the first batch."""
     snapshot, fresh = follower.snapshot, follower.freshness
     lag = None
-    if seen.ends:
+    if report.ends:
         offsets = snapshot.position.offsets
-        lag = {str(at): max(0, end - offsets.get(at, 0)) for at, end in sorted(seen.ends.items())}
+        lag = {str(at): max(0, end - offsets.get(at, 0)) for at, end in sorted(report.ends.items())}
     rates = follower.history.rate(now)
-    speed, behind = sum(rates.values()), sum(lag.values()) if lag else 0
-    healthy, verdict = _verdict(seen, fresh.error, behind, speed)
+    rate, behind = sum(rates.values()), sum(lag.values()) if lag else 0
+    healthy, verdict = _judge(report, fresh.error, behind, rate)
     return Status(
         application=snapshot.application,
-        state="PAUSED" if seen.paused else seen.state,
+        state="PAUSED" if report.paused else report.state,
         verdict=verdict,
         healthy=healthy,
         batch=snapshot.batch,
         epoch=snapshot.epoch,
         clock=snapshot.clock,
         age=fresh.age(now),
-        delivered=snapshot.delivered if seen.delivered is None else seen.delivered,
+        delivered=snapshot.delivered if report.delivered is None else report.delivered,
         rates=rates,
         lag=lag,
-        catch_up=behind / speed if behind and speed else None,
+        catch_up=behind / rate if behind and rate else None,
         dropped=snapshot.dropped,
         state_bytes=sum(snapshot.sizes.values()),
-        error=seen.error or fresh.error,
+        error=report.error or fresh.error,
     )
 
 
-def _verdict(seen: Observation, trouble: str | None, behind: int, speed: float) -> tuple[bool, str]:
-    if seen.error is not None or seen.state == "ERROR":
-        return False, f"Stopped by an error: {seen.error or 'see the log'}"
-    if trouble is not None:
-        return False, f"The checkpoint cannot be read: {trouble}"
-    if seen.paused:
-        return True, "Paused: nothing is processed until it is resumed."
-    if seen.state in {"CREATED", "REBALANCING"}:
-        return True, "Starting: it takes over its checkpoint."
-    if seen.state in {"NOT_RUNNING", "PENDING_SHUTDOWN"}:
+def _judge(report: ApplicationReport, read_error: str | None, behind: int, rate: float) -> tuple[bool, str]:
+    if report.error is not None or report.state == "ERROR":
+        return False, f"Stopped by an error: {report.error or 'see the log'}"
+    if read_error is not None:
+        return False, f"The checkpoint cannot be read: {read_error}"
+    if report.paused:
+        return True, "Paused: no record is processed until the application is resumed."
+    if report.state in {"CREATED", "REBALANCING"}:
+        return True, "Starting: the application takes over its checkpoint."
+    if report.state in {"NOT_RUNNING", "PENDING_SHUTDOWN"}:
         return True, "Not running."
-    if seen.state == "UNKNOWN":
-        return False, "Silent: its last sign of life is older than it should be. It was killed, or cannot write."
-    if behind and not speed:
+    if report.state == "UNKNOWN":
+        return False, "Silent: the last heartbeat is older than the lease. The application was killed, or cannot write."
+    if behind and not rate:
         return False, f"Stuck: {behind} records wait, and none was processed in the last 10 seconds."
-    if behind > KEEPS_UP * speed:
+    if behind > KEEPS_UP * rate:
         return True, f"Catching up: {behind} records wait."
     if behind:
-        return True, f"Healthy: it keeps up; {behind} records wait, {behind / speed:.1f} seconds of work."
-    return True, "Healthy: everything that is in the log has been processed." if seen.ends else "Healthy."
+        return True, f"Healthy: it keeps up; {behind} records wait, {behind / rate:.1f} seconds of work."
+    return True, "Healthy: every record in the log has been processed." if report.ends else "Healthy."
 
 
-def batches_of(follower: Follower, seen: Observation, last: int = 120) -> list[dict[str, Any]]:
-    """The last batches, for a strip of time."""
+def summarize_batches(follower: Follower, report: ApplicationReport, last: int = 120) -> list[dict[str, Any]]:
+    """Return the last batches as plain data, oldest first."""
     return [
         {
-            "number": note.number,
-            "clock": note.clock,
-            "records": sum(follower.history.records(note.number).values()),
-            "tasks": note.tasks,
-            "state_bytes": note.state_bytes,
-            "outbox_bytes": note.outbox_bytes,
-            "carried": note.carried,
-            "phases": dict(seen.phases.get(note.number, {})),
+            "number": batch.number,
+            "clock": batch.clock,
+            "records": sum(follower.history.records(batch.number).values()),
+            "tasks": batch.tasks,
+            "state_bytes": batch.state_bytes,
+            "outbox_bytes": batch.outbox_bytes,
+            "carried": batch.carried,
+            "phases": dict(report.phases.get(batch.number, {})),
         }
-        for note in follower.history.notes()[-last:]
+        for batch in follower.history.batches()[-last:]
     ]
+
+
+# ---------------------------------------------------------------------------------------------------- sampled records
+class SampledRecord(NamedTuple):
+    """A record that entered through a source or left through a sink, with its key and value as text."""
+
+    topic: str
+    partition: int | None  # None: the hash of the key decides
+    offset: int | None  # None: it is not in the log yet, or never
+    timestamp: int
+    key: str | None
+    value: str | None
+
+
+def format_samples(graph: Graph, config: Config, node: str, samples: Iterable[Sample]) -> list[SampledRecord]:
+    """Decode the samples of a source or a sink with its serdes."""
+    found = graph.nodes.get(node)
+    if not isinstance(found, Source | Sink):
+        return []
+    topics = found.topics if isinstance(found, Source) else (found.topic,)
+    serdes, is_internal = serdes_of(config), any(topic in graph.internal_topics for topic in topics)
+    key, value = serdes.key(found.key), (serdes.inner_value if is_internal else serdes.value)(found.value)
+    return [
+        SampledRecord(
+            sample.topic,
+            sample.partition if sample.partition >= 0 else None,
+            sample.offset if sample.offset >= 0 else None,
+            sample.timestamp,
+            format_bytes(sample.key, key, cut=sample.cut),
+            format_bytes(sample.value, value, cut=sample.cut),
+        )
+        for sample in samples
+    ]
+
+
+def format_bytes(raw: bytes | None, serde: Serde, *, cut: bool = False) -> str | None:
+    r"""Decode bytes with a serde for display. Bytes that are cut off or not of the serde are shown as characters.
+
+    >>> from headrace import serde
+    >>> format_bytes(b'{"a": [1]}', serde.JSON), format_bytes(b"\x00\xff{", serde.JSON)
+    ('{"a":[1]}', '\x00\ufffd{')
+    """
+    if raw is None:
+        return None
+    if not cut:
+        try:
+            return _format_value(serde.decode(raw))
+        except Exception:  # noqa: BLE001, S110 - a user's serde may raise anyvalue; the bytes are shown then
+            pass
+    return raw.decode(errors="replace") + "…" * cut
+
+
+def _format_value(value: Any) -> str:
+    match value:
+        case str():
+            return value
+        case Windowed(window=window):
+            return f"{_format_value(value[0])} [{window.start}, {window.end})"
+        case bytes():
+            return value.decode(errors="replace")
+        case _:
+            return dump_json(value)

@@ -17,8 +17,8 @@ from headrace.checkpoint.receipt import Attempt, Receipt
 from headrace.log.protocol import Chunk
 from headrace.model.ids import TaskId, TopicPartition
 from headrace.model.record import Sample
-from headrace.query.history import Latencies
-from headrace.query.metrics import Flows
+from headrace.query.history import LatencyHistogram
+from headrace.query.metrics import NodeIndex
 from headrace.runtime.environment import Output, Row
 from headrace.runtime.operators.bulk_counts import COUNTED
 from headrace.spark import wire_format
@@ -178,14 +178,14 @@ SHOWN = 8  # records of a node
 class ApplicationStats:
     """Of all runs of an application; whoever watches it asks from another thread."""
 
-    def __init__(self, flows: Flows, dead_letters: str | None) -> None:
-        self._flows, self._dead_letters, self._lock = flows, dead_letters, threading.Lock()
+    def __init__(self, index: NodeIndex, dead_letters: str | None) -> None:
+        self._index, self._dead_letters, self._lock = index, dead_letters, threading.Lock()
         self._nodes: defaultdict[str, Counter[str]] = defaultdict(Counter)  # by node and task
         self._read, self._sent = Counter[str](), Counter[str]()  # by topic
         self._stream_times: dict[str, int] = {}
         self._dropped: defaultdict[str, Counter[str]] = defaultdict(Counter)  # by task and reason
         self._restored, self._restored_entries, self._restored_ms = Counter[str](), 0, 0.0
-        self._latencies = Latencies()
+        self._latencies = LatencyHistogram()
         self._samples: defaultdict[str, deque[Sample]] = defaultdict(lambda: deque(maxlen=SHOWN))
         self._batches = 0
         self.sizes: dict[str, int] = {}  # bytes of a record, by topic, in the last batch that had any
@@ -209,15 +209,15 @@ class ApplicationStats:
             self.sizes = {**self.sizes, **sizes}
 
     def _count(self, tally: wire_format.Tally) -> None:
-        flows, task = self._flows, str(TaskId(tally.stage, tally.partition))
+        index, task = self._index, str(TaskId(tally.stage, tally.partition))
         for topic, count in tally.read.items():
-            node = flows.source_of(tally.stage, topic)
-            self._read[topic] += count * (not flows.is_internal(topic))
+            node = index.source_of(tally.stage, topic)
+            self._read[topic] += count * (not index.is_internal(topic))
             if node is not None:
                 self._nodes[node][task] += count
         for topic, count in tally.written.items():
-            node = flows.sink_of(tally.stage, topic)
-            self._sent[topic] += count * (not flows.is_internal(topic))
+            node = index.sink_of(tally.stage, topic)
+            self._sent[topic] += count * (not index.is_internal(topic))
             if node is not None:
                 self._nodes[node][task] += count
         if tally.restored is not None:
@@ -225,7 +225,7 @@ class ApplicationStats:
             self._restored[how] += 1
             self._restored_entries += entries
             self._restored_ms += took
-        for samples, node_of in ((tally.came, flows.source_of), (tally.went, flows.sink_of)):
+        for samples, node_of in ((tally.came, index.source_of), (tally.went, index.sink_of)):
             for sample in samples:
                 node = node_of(tally.stage, sample.topic)
                 if node is not None:
@@ -251,7 +251,7 @@ class ApplicationStats:
                 "restored_seconds": self._restored_ms / 1000,
                 "latency": self._latencies.copy(),
             }
-        return {**known, "edges": self._flows.edges(nodes)}
+        return {**known, "edges": self._index.count_edges(nodes)}
 
     def samples(self, node: str) -> list[Sample]:
         """The last records that went into a source or out of a sink, oldest first."""

@@ -17,8 +17,8 @@ from headrace.config import Config
 from headrace.errors import UnsuitableQueryError
 from headrace.model.ids import TaskId
 from headrace.query.catalog import Catalog
+from headrace.query.export import export_columns, export_rows
 from headrace.query.follower import Follower
-from headrace.query.rendering import columns_of, rows_of
 from headrace.topology.builder import Topology
 
 ROWS = 10_000  # in one Arrow batch
@@ -43,12 +43,12 @@ def read_store(
     partition. Keys and values without a type of SQL's are JSON. Serdes that are not Headrace's need the `topology`.
     """
     follower = Follower.open(checkpoint, topology, config)
-    snapshot = follower.refresh() if batch is None else follower.at(batch)
-    shelf = snapshot.catalog.shelf(store)
-    schema = ", ".join(f"`{name}` {kind}" for name, kind in columns_of(shelf))
+    snapshot = follower.snapshot_at(batch)
+    description = snapshot.catalog.describe(store)
+    schema = ", ".join(f"`{name}` {kind}" for name, kind in export_columns(description))
     read = _reader(str(checkpoint), snapshot.batch, snapshot.catalog, store)
-    tasks = spark.createDataFrame([tuple(task) for task in shelf.tasks], "subtopology int, task int")
-    return tasks.repartition(len(shelf.tasks), "task").mapInArrow(read, schema)
+    tasks = spark.createDataFrame([tuple(task) for task in description.tasks], "subtopology int, task int")
+    return tasks.repartition(len(description.tasks), "task").mapInArrow(read, schema)
 
 
 def select(spark: SparkSession, checkpoint: str | Path, store: str, sql: str, *given: Any, **options: Any) -> DataFrame:
@@ -64,14 +64,14 @@ def select(spark: SparkSession, checkpoint: str | Path, store: str, sql: str, *g
 
 
 def _reader(checkpoint: str, batch: int, catalog: Catalog, store: str) -> Any:
-    columns = columns_of(catalog.shelf(store))
+    columns = export_columns(catalog.describe(store))
 
     def read(tasks: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         storage = open_storage(checkpoint)
         schema = pa.schema([(name, _TYPES[kind]) for name, kind in columns])
         for some in tasks:
             for task in map(TaskId, *(column.to_pylist() for column in some.columns)):
-                rows = rows_of(storage, batch, catalog, store, task)
+                rows = export_rows(storage, batch, catalog, store, task)
                 while chunk := list(islice(rows, ROWS)):
                     arrays = [pa.array(cells, field.type) for cells, field in zip(zip(*chunk), schema)]  # noqa: B905
                     yield pa.RecordBatch.from_arrays(arrays, schema=schema)

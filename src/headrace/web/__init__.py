@@ -1,6 +1,6 @@
-"""Stores, metrics and a dashboard over HTTP."""
+"""The web server of an application: its stores, its metrics and its dashboard."""
 
-from headrace.web.application_view import ApplicationView
+from headrace.web.dashboard_json import ApplicationView
 from headrace.web.server import Server, web_application
 
 __all__ = ["ApplicationView", "Server", "web_application"]

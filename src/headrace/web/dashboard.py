@@ -1,4 +1,4 @@
-"""The dashboard: its files, its data, its events and its actions."""
+"""The dashboard's HTTP endpoints: its files, data, events and actions. dashboard_json.py makes the JSON."""
 
 from __future__ import annotations
 
@@ -16,9 +16,10 @@ from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
 from headrace.errors import StoreNotReadyError
-from headrace.web.access import COOKIE, session_of
-from headrace.web.application_view import ApplicationView
-from headrace.web.responses import dumps, failure, masked_settings, reply
+from headrace.web.access import COOKIE, derive_session
+from headrace.web.dashboard_json import ApplicationView
+from headrace.web.responses import encode_json, error_response, json_response
+from headrace.web.secrets import mask_settings
 
 STATIC = {
     "icon.svg": "image/svg+xml",
@@ -28,12 +29,12 @@ STATIC = {
     "node.js": "text/javascript; charset=utf-8",
     "stores.js": "text/javascript; charset=utf-8",
 }
-NAP = 0.1  # seconds
-ACTIONS = ("pause", "resume", "snapshot", "stop")
+POLL = 0.1  # seconds between two checks whether the server stops
+ACTIONS = ("pause", "resume", "snapshot", "stop")  # methods of RunningApplication
 
 
-def routes(board: ApplicationView, *, token: str | None, interval: float, over: threading.Event) -> list[Route]:
-    pages = Dashboard(board, token, interval, over)
+def routes(view: ApplicationView, *, token: str | None, interval: float, stop: threading.Event) -> list[Route]:
+    pages = DashboardEndpoints(view, token, interval, stop)
     return [
         Route("/", pages.page),
         Route("/static/{name}", pages.file),
@@ -50,121 +51,121 @@ def routes(board: ApplicationView, *, token: str | None, interval: float, over: 
     ]
 
 
-class Dashboard:
-    """What is under the pages' addresses."""
+class DashboardEndpoints:
+    """The handlers of the dashboard's addresses."""
 
-    def __init__(self, board: ApplicationView, token: str | None, interval: float, over: threading.Event) -> None:
-        self._board, self._token, self._interval, self._over, self._listeners = board, token, interval, over, 0
+    def __init__(self, view: ApplicationView, token: str | None, interval: float, stop: threading.Event) -> None:
+        self._view, self._token, self._interval, self._stop, self._listeners = view, token, interval, stop, 0
 
     async def page(self, request: Request) -> Response:
         return Response(_read("index.html"), media_type="text/html; charset=utf-8")
 
     async def file(self, request: Request) -> Response:
-        """Only names that are known are files."""
+        """Serve a file of the dashboard; no other name reaches the disk."""
         name = request.path_params["name"]
         if name not in STATIC:
-            return failure(404, "NotFound", "there is no such file")
+            return error_response(404, "NotFound", "the dashboard has no such file")
         return Response(_read(name), headers={"content-type": STATIC[name]})
 
     def health(self, request: Request) -> Response:
         try:
-            status = self._board.status()
+            status = self._view.status()
         except StoreNotReadyError:
-            return reply({"healthy": False, "verdict": "There is no batch yet."}, 503)
-        return reply({"healthy": status["healthy"], "verdict": status["verdict"]}, 200 if status["healthy"] else 503)
+            return json_response({"healthy": False, "verdict": "The application has not committed a batch yet."}, 503)
+        return json_response(
+            {"healthy": status["healthy"], "verdict": status["verdict"]}, 200 if status["healthy"] else 503
+        )
 
     async def session(self, request: Request) -> Response:
-        """Takes the token of a browser, which keeps a cookie instead."""
+        """Check the token that a user entered, and set a cookie that stands for it."""
         try:
-            given = str(orjson.loads(await request.body())["token"])
+            entered = str(orjson.loads(await request.body())["token"])
         except (ValueError, KeyError, TypeError):
-            return failure(400, "NoToken", 'send {"token": …}')
-        if self._token is None or not hmac.compare_digest(given.encode(), self._token.encode()):
-            return failure(401, "Unauthorized", "that is not the token")
-        response = reply({"ok": True})
+            return error_response(400, "NoToken", 'send {"token": …}')
+        if self._token is None or not hmac.compare_digest(entered.encode(), self._token.encode()):
+            return error_response(401, "Unauthorized", "that is not the token")
+        response = json_response({"ok": True})
         secure = request.url.scheme == "https"
-        response.set_cookie(COOKIE, session_of(self._token), httponly=True, samesite="strict", secure=secure)
+        response.set_cookie(COOKIE, derive_session(self._token), httponly=True, samesite="strict", secure=secure)
         return response
 
     # ------------------------------------------------------------------------------------------------------- data
-    # What is not `async` runs in a thread: the log is asked for its ends, and serdes of the user's decode records.
+    # Handlers that are not `async` run in a thread, because they read the log's end offsets or decode records.
     def status(self, request: Request) -> Response:
-        return reply({**self._board.status(), "actions": list(self._actions())})
+        return json_response({**self._view.status(), "actions": list(self._actions())})
 
     def topology(self, request: Request) -> Response:
-        return reply(self._board.graph())
+        return json_response(self._view.topology_json())
 
     def node(self, request: Request) -> Response:
-        found = self._board.node(request.path_params["name"])
-        return failure(404, "NotFound", "the topology has no such node") if found is None else reply(found)
+        found = self._view.node(request.path_params["name"])
+        return (
+            error_response(404, "NotFound", "the topology has no such node") if found is None else json_response(found)
+        )
 
     def batches(self, request: Request) -> Response:
-        return reply({"batches": self._board.batches()})
+        return json_response({"batches": self._view.batches()})
 
     def durability(self, request: Request) -> Response:
-        return reply(self._board.durability())
+        return json_response(self._view.durability())
 
     async def settings(self, request: Request) -> Response:
-        return reply(masked_settings(self._board.settings))
+        return json_response(mask_settings(self._view.settings))
 
     async def events(self, request: Request) -> Response:
-        if self._listeners >= self._board.limits.listeners:
-            return failure(503, "TooManyListeners", "close another page of this dashboard first")
+        if self._listeners >= self._view.limits.listeners:
+            return error_response(503, "TooManyListeners", "close another page of this dashboard first")
         headers = {"x-accel-buffering": "no"}
-        return StreamingResponse(self._told(request), media_type="text/event-stream", headers=headers)
+        return StreamingResponse(self._send_events(request), media_type="text/event-stream", headers=headers)
 
-    async def _told(self, request: Request) -> AsyncIterator[bytes]:
-        """Everything that moves, again and again; the batches since the last time."""
+    async def _send_events(self, request: Request) -> AsyncIterator[bytes]:
+        """Send the changing part of the dashboard's data every interval, with the batches since the last event."""
         self._listeners += 1
         last = -1
         try:
-            while not self._over.is_set() and not await request.is_disconnected():
+            while not self._stop.is_set() and not await request.is_disconnected():
                 try:
-                    moving = await run_in_threadpool(self._moving, last)  # the log is asked for its ends
+                    event = await run_in_threadpool(
+                        self._event_json, last
+                    )  # in a thread: it reads the log's end offsets
                 except StoreNotReadyError:
                     yield b"event: waiting\ndata: {}\n\n"
                 else:
-                    last = moving["status"]["batch"]
-                    yield b"event: state\ndata: " + dumps(moving) + b"\n\n"
-                await self._pause()
+                    last = event["status"]["batch"]
+                    yield b"event: state\ndata: " + encode_json(event) + b"\n\n"
+                await self._wait()
         finally:
             self._listeners -= 1
 
-    async def _pause(self) -> None:
-        """Until the next event, or the end of the server, which waits for nobody who listens."""
+    async def _wait(self) -> None:
+        """Wait until the next event is due or the server stops."""
         left = self._interval
-        while left > 0 and not self._over.is_set():
-            await anyio.sleep(min(left, NAP))
-            left -= NAP
+        while left > 0 and not self._stop.is_set():
+            await anyio.sleep(min(left, POLL))
+            left -= POLL
 
-    def _moving(self, last: int) -> dict[str, Any]:
-        board, seen = self._board, self._board.observe()
+    def _event_json(self, last: int) -> dict[str, Any]:
+        view, report = self._view, self._view.report()
         return {
-            "status": {**board.status(seen), "actions": list(self._actions())},
-            "durability": board.durability(seen),
-            "dropped": {str(number): reasons for number, reasons in board.dropped(seen).items()},
-            "counts": dict(seen.nodes),
-            "edges": [[*edge, count] for edge, count in seen.edges.items()],
-            "batches": [batch for batch in board.batches(seen) if batch["number"] > last],
-            "stores": {store["name"]: store["entries"] for store in board.stores()},
+            "status": {**view.status(report), "actions": list(self._actions())},
+            "durability": view.durability(report),
+            "dropped": {str(number): reasons for number, reasons in view.dropped(report).items()},
+            "counts": dict(report.nodes),
+            "edges": [[*edge, count] for edge, count in report.edges.items()],
+            "batches": [batch for batch in view.batches(report) if batch["number"] > last],
+            "stores": {store["name"]: store["entries"] for store in view.follower.snapshot.summarize_stores()},
         }
 
     # ---------------------------------------------------------------------------------------------------- actions
     def _actions(self) -> tuple[str, ...]:
-        return ACTIONS if self._token is not None and self._board.observed is not None else ()
+        return ACTIONS if self._token is not None and self._view.application is not None else ()
 
     async def act(self, request: Request) -> Response:
-        action, observed = request.path_params["action"], self._board.observed
-        if observed is None or action not in ACTIONS:
-            return failure(404, "NotFound", "there is no such action here")
-        acts = {
-            "pause": observed.pause,
-            "resume": observed.resume,
-            "snapshot": observed.snapshot,
-            "stop": observed.stop,
-        }
-        await run_in_threadpool(acts[action])
-        return reply({"ok": True})
+        action, application = request.path_params["action"], self._view.application
+        if application is None or action not in ACTIONS:
+            return error_response(404, "NotFound", "this application has no such action")
+        await run_in_threadpool(getattr(application, action))
+        return json_response({"ok": True})
 
 
 def _read(name: str) -> bytes:

@@ -1,7 +1,4 @@
-"""Requests as httptools reads them, four times as fast as h11 does, with a limit on what comes before a body.
-
-Serves a board: on this machine only, unless it is said otherwise.
-"""
+"""The web server: uvicorn in a thread, which listens on this machine only unless it is told otherwise."""
 
 from __future__ import annotations
 
@@ -20,26 +17,26 @@ from starlette.types import ASGIApp
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from headrace.errors import ConfigError, StreamsError
-from headrace.web import dashboard, metrics, stores
+from headrace.web import dashboard, prometheus, stores
 from headrace.web.access import AccessPolicy, check_address
-from headrace.web.application_view import ApplicationView
-from headrace.web.responses import failed, failure
+from headrace.web.dashboard_json import ApplicationView
+from headrace.web.responses import error_response, handle_error
 
-HEAD = 64 * 1024  # bytes of the first line and the headers, which httptools itself would take without end
+HEAD = 64 * 1024  # bytes of the request line and the headers, which httptools does not limit
 
 
-class Http(HttpToolsProtocol):
-    """One connection."""
+class HttpProtocol(HttpToolsProtocol):
+    """A connection parsed by httptools, which is four times as fast as h11, with a limit on the size of headers."""
 
-    def __init__(self, *given: Any, **options: Any) -> None:
-        super().__init__(*given, **options)
-        self._head = 0  # bytes that have come of a request whose headers are not complete
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self._head = 0  # bytes received of a request whose headers are incomplete
 
     def data_received(self, data: bytes) -> None:
         self._head += len(data)
         super().data_received(data)
         if self._head > HEAD and not self.transport.is_closing():
-            self.send_400_response("The headers of a request have at most 64 KiB.")
+            self.send_400_response("The headers of a request may have at most 64 KiB.")
 
     def on_headers_complete(self) -> None:
         self._head = 0
@@ -51,34 +48,35 @@ class Http(HttpToolsProtocol):
 
 
 def web_application(
-    board: ApplicationView,
+    view: ApplicationView,
     *,
     host: str = "127.0.0.1",
     hosts: Collection[str] = (),
     token: str | None = None,
     interval: float = 1.0,
-    over: threading.Event | None = None,
+    stop: threading.Event | None = None,
 ) -> ASGIApp:
-    """The pages of an application, as ASGI; `interval` is that of events, in seconds, until it is `over`."""
-    shown = dashboard.routes(board, token=token, interval=interval, over=over or threading.Event())
+    """Return the ASGI application of a view. It sends events every `interval` seconds, until `stop` is set."""
+    pages = dashboard.routes(view, token=token, interval=interval, stop=stop or threading.Event())
     app = Starlette(
-        routes=[*stores.routes(board), *metrics.routes(board), *shown],
-        exception_handlers={StreamsError: failed, 404: _not_found, 405: _not_allowed, Exception: failed},
+        routes=[*stores.routes(view), *prometheus.routes(view), *pages],
+        exception_handlers={StreamsError: handle_error, 404: _not_found, 405: _not_allowed, Exception: handle_error},
     )
     return AccessPolicy(
-        stores.Shortcut(app, board), host=host, hosts=hosts, token=token, body_bytes=board.limits.body_bytes
+        stores.KeyFastPath(app, view), host=host, hosts=hosts, token=token, body_bytes=view.limits.body_bytes
     )
 
 
 class Server:
-    """Serves in a thread of its own, from `with` on; `url` is where.
+    """A web server in a thread, which runs inside a `with` block; `url` is its address.
 
-    A host that others can reach needs a token, or `insecure=True`. `options` are uvicorn's, such as `ssl_certfile`.
+    A host that other machines can reach needs a token, or `insecure=True`. The follower refreshes every `follow`
+    seconds. `options` are uvicorn's, such as `ssl_certfile`.
     """
 
     def __init__(
         self,
-        board: ApplicationView,
+        view: ApplicationView,
         *,
         host: str = "127.0.0.1",
         port: int = 0,
@@ -90,16 +88,16 @@ class Server:
         options: dict[str, Any] | None = None,
     ) -> None:
         check_address(host, token, insecure=insecure)
-        self._board, self._follow = board, follow
+        self._view, self._follow = view, follow
         self._socket = _listen(host, port)
         self.port: int = self._socket.getsockname()[1]
         is_secure = bool(options and options.get("ssl_certfile"))
         self.url = f"http{'s' * is_secure}://{f'[{host}]' if ':' in host else host}:{self.port}"
         settings: dict[str, Any] = {
-            "http": Http, "timeout_graceful_shutdown": 1, "limit_concurrency": 256, **(options or {})
+            "http": HttpProtocol, "timeout_graceful_shutdown": 1, "limit_concurrency": 256, **(options or {})
         }  # fmt: skip
-        self._over = threading.Event()
-        app = web_application(board, host=host, hosts=hosts, token=token, interval=interval, over=self._over)
+        self._stop = threading.Event()
+        app = web_application(view, host=host, hosts=hosts, token=token, interval=interval, stop=self._stop)
         self._server = uvicorn.Server(
             uvicorn.Config(
                 app, lifespan="off", access_log=False, server_header=False, log_level="warning", ws="none", **settings
@@ -108,19 +106,19 @@ class Server:
         self._thread = threading.Thread(target=self._run, name="headrace web", daemon=True)
 
     def _run(self) -> None:
-        with self._board.follower.following(self._follow):
+        with self._view.follower.following(self._follow):
             self._server.run(sockets=[self._socket])
 
     def __enter__(self) -> Self:
-        with suppress(StreamsError):  # what is wrong is in `freshness`, and may be right a moment later
-            self._board.follower.refresh()
+        with suppress(StreamsError):  # `freshness` has the error, and a later refresh may succeed
+            self._view.follower.refresh()
         self._thread.start()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._over.set()
+        self._stop.set()
         self._server.should_exit = True
         self._thread.join()
         self._socket.close()
@@ -128,21 +126,21 @@ class Server:
 
 def _listen(host: str, port: int) -> socket.socket:
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    # With its protocol said, asyncio sends at once: otherwise an answer waits 40 ms for the client to acknowledge.
-    listening = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
-    listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    # With an explicit protocol asyncio sets TCP_NODELAY. Otherwise a response waits 40 ms for an acknowledgement.
+    listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
-        listening.bind((host, port))
+        listener.bind((host, port))
     except OSError as error:
-        listening.close()
-        raise ConfigError(f"{host}:{port} cannot be listened on: {error.strerror}. Choose another port") from error
-    listening.listen(128)
-    return listening
+        listener.close()
+        raise ConfigError(f"cannot listen on {host}:{port}: {error.strerror}. Choose another port") from error
+    listener.listen(128)
+    return listener
 
 
 def _not_found(request: Request, error: Exception) -> Response:
-    return failure(404, "NotFound", "there is nothing at this address: /stores lists the stores")
+    return error_response(404, "NotFound", "no page has this address: /stores lists the stores")
 
 
 def _not_allowed(request: Request, error: Exception) -> Response:
-    return failure(405, "NotAllowed", "that cannot be done here")
+    return error_response(405, "NotAllowed", "this address does not allow that method")

@@ -1,9 +1,8 @@
-"""The stores over HTTP: one key, ranges, prefixes, windows and versions; as JSON in pages, or line by line."""
+"""The stores over HTTP: one key, ranges, prefixes, windows and versions, in pages of JSON or as lines of JSON."""
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import orjson
@@ -15,167 +14,151 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from headrace.errors import PositionNotReachedError, StreamsError, UnsuitableQueryError
-from headrace.query.catalog import Shelf
-from headrace.query.rendering import key_of
-from headrace.query.views import Snapshot, View
-from headrace.web.application_view import ApplicationView, Limits
-from headrace.web.responses import NDJSON, dumps, explained, reply
-from headrace.web.store_rows import (
-    Asked,
-    Place,
-    Row,
-    decode_next,
-    encode_next,
-    number_in,
-    range_rows,
-    row_of,
-    version_rows,
-    window_rows,
-)
+from headrace.query.follower import Snapshot
+from headrace.query.parameters import Operation, ReadParameters, build_query
+from headrace.query.queries import FIRST, LAST
+from headrace.web.dashboard_json import ApplicationView
+from headrace.web.paging import decode_token, make_page, make_row, read_rows, stream_lines
+from headrace.web.responses import NDJSON, explain_error, json_response
 
-PAGE = 100  # rows, unless more are asked for
-BLOCK = 64 * 1024  # bytes that are sent at once, line by line
-Rows = Callable[[Shelf, View, Asked, Place | None], Iterator[tuple[Place, Row]]]
+PAGE = 100  # rows of a page, unless `limit=` says otherwise
 
 
-def routes(board: ApplicationView) -> list[Route]:
-    asked = Questions(board)
+def routes(view: ApplicationView) -> list[Route]:
+    stores = StoreEndpoints(view)
     return [
-        Route("/stores", asked.all),
-        Route("/stores/{store}", asked.described),
-        Route("/stores/{store}/keys", asked.key),
-        Route("/stores/{store}/keys/{key:path}", asked.key),
-        Route("/stores/{store}/range", asked.many(range_rows)),
-        Route("/stores/{store}/prefix", asked.many(range_rows, needs="prefix")),
-        Route("/stores/{store}/windows", asked.many(window_rows, times=True)),
-        Route("/stores/{store}/versions", asked.many(version_rows, needs="key", times=True)),
+        Route("/stores", stores.list_all),
+        Route("/stores/{store}", stores.describe),
+        Route("/stores/{store}/keys", stores.get),
+        Route("/stores/{store}/keys/{key:path}", stores.get),
+        Route("/stores/{store}/range", stores.scan("range")),
+        Route("/stores/{store}/prefix", stores.scan("prefix", needs="prefix")),
+        Route("/stores/{store}/windows", stores.scan("windows")),
+        Route("/stores/{store}/versions", stores.scan("versions", needs="key")),
     ]
 
 
-class Questions:
-    """Answers from the board's follower."""
+class StoreEndpoints:
+    """The handlers of /stores, which read from the follower's snapshots."""
 
-    def __init__(self, board: ApplicationView) -> None:
-        self._board, self._follower, self._limits = board, board.follower, board.limits
+    def __init__(self, view: ApplicationView) -> None:
+        self._follower, self._limits = view.follower, view.limits
         self._position: tuple[Snapshot | None, orjson.Fragment] = (None, orjson.Fragment(b"null"))
 
-    async def all(self, request: Request) -> Response:
-        return reply({"stores": self._board.stores(), "position": self._told(self._follower.snapshot)})
-
-    async def described(self, request: Request) -> Response:
+    async def list_all(self, request: Request) -> Response:
         snapshot = self._follower.snapshot
-        about = self._board.store(snapshot, request.path_params["store"])
-        return reply({**about, "position": self._told(snapshot)})
+        return json_response({"stores": snapshot.summarize_stores(), "position": self._position_json(snapshot)})
 
-    async def key(self, request: Request) -> Response:
-        text = request.path_params.get("key", request.query_params.get("key"))
-        return await self.one(request.path_params["store"], text, request.query_params)
+    async def describe(self, request: Request) -> Response:
+        snapshot, name = self._follower.snapshot, request.path_params["store"]
+        store = snapshot.catalog.describe(name)
+        return json_response({**store.summarize(snapshot.count(name)), "position": self._position_json(snapshot)})
 
-    async def one(self, store: str, text: str | None, given: Mapping[str, str]) -> Response:
-        """One key; without a thread in between unless files may have to be read."""
-        if text is None or len(text) > self._limits.key_bytes:
+    async def get(self, request: Request) -> Response:
+        key = request.path_params.get("key", request.query_params.get("key"))
+        return await self.get_key(request.path_params["store"], key, request.query_params)
+
+    async def get_key(self, name: str, key: str | None, parameters: Mapping[str, str]) -> Response:
+        """Read one key, in the event loop unless an earlier batch must be read from files."""
+        if key is None or len(key) > self._limits.key_bytes:
             raise UnsuitableQueryError(f"give a key of at most {self._limits.key_bytes} characters")
-        snapshot = await self._snapshot(given)
-        shelf = snapshot.catalog.shelf(store)
-        time = number_in(given, "time", -1) if "time" in given else None
-        row = row_of(shelf, snapshot.view(store), key_of(text, shelf.key), time)
-        found = {"store": store, "found": row is not None, **(row or {}), "position": self._told(snapshot)}
-        return reply(found, 200 if row is not None else 404)
+        snapshot = await self._choose_snapshot(parameters)
+        store = snapshot.catalog.describe(name)
+        time = parse_number(parameters, "time", -1) if "time" in parameters else None
+        query = build_query(store, "key", ReadParameters(key=key, time=time))
+        entry = next(snapshot.entries(name, query), None)
+        row = {} if entry is None else make_row(store, entry)
+        found = {"store": name, "found": entry is not None, **row, "position": self._position_json(snapshot)}
+        return json_response(found, 404 if entry is None else 200)
 
-    def many(self, rows: Rows, *, needs: str | None = None, times: bool = False) -> Callable[..., Any]:
-        async def answer(request: Request) -> Response:
-            given = dict(request.query_params)
-            if needs is not None and needs not in given:
+    def scan(self, operation: Operation, *, needs: str | None = None) -> Callable[..., Any]:
+        """Return the handler of an operation that reads many rows."""
+
+        async def respond(request: Request) -> Response:
+            parameters = dict(request.query_params)
+            if needs is not None and needs not in parameters:
                 raise UnsuitableQueryError(f"give {needs}=")
-            if any(len(text) > self._limits.key_bytes for text in given.values()):
-                raise UnsuitableQueryError(f"an argument has at most {self._limits.key_bytes} characters")
-            asked = Asked.of({**given, "windows": ""} if times else given)
-            after = decode_next(given["next"]) if "next" in given else None
-            snapshot = await self._snapshot(given, None if after is None else after[0])
-            shelf = snapshot.catalog.shelf(request.path_params["store"])
-            found = rows(shelf, snapshot.view(shelf.name), asked, None if after is None else after[1])
-            if given.get("format") == "ndjson" or NDJSON in request.headers.get("accept", ""):
-                limit = number_in(given, "limit", 2**63 - 1)
+            if any(len(text) > self._limits.key_bytes for text in parameters.values()):
+                raise UnsuitableQueryError(f"a parameter may have at most {self._limits.key_bytes} characters")
+            token = decode_token(parameters["next"]) if "next" in parameters else None
+            snapshot = await self._choose_snapshot(parameters, None if token is None else token.batch)
+            store = snapshot.catalog.describe(request.path_params["store"])
+            query = build_query(store, operation, _read_parameters(operation, parameters))
+            rows = read_rows(snapshot, store, query, None if token is None else token.last)
+            if parameters.get("format") == "ndjson" or NDJSON in request.headers.get("accept", ""):
+                limit = parse_number(parameters, "limit", 2**63 - 1)
                 batch = {"headrace-batch": str(snapshot.batch)}
-                return StreamingResponse(lines(found, self._limits, limit), media_type=NDJSON, headers=batch)
-            limit = min(max(number_in(given, "limit", PAGE), 1), self._limits.rows)
-            page = await run_in_threadpool(page_of, found, self._limits, limit, snapshot.batch)
-            return reply({"store": shelf.name, **page, "position": self._told(snapshot)})
+                return StreamingResponse(stream_lines(rows, self._limits, limit), media_type=NDJSON, headers=batch)
+            limit = min(max(parse_number(parameters, "limit", PAGE), 1), self._limits.rows)
+            page = await run_in_threadpool(make_page, rows, self._limits, limit, snapshot.batch)
+            return json_response({"store": store.name, **page, "position": self._position_json(snapshot)})
 
-        return answer
+        return respond
 
-    async def _snapshot(self, given: Mapping[str, str], batch: int | None = None) -> Snapshot:
-        """As of the batch asked for, of the page before if it is still at hand, or the last one."""
+    async def _choose_snapshot(self, parameters: Mapping[str, str], batch: int | None = None) -> Snapshot:
+        """Return the snapshot of `as_of`, of the previous page's batch if it is in memory, or the last one."""
         follower = self._follower
-        if "as_of" in given:
-            return await run_in_threadpool(follower.at, number_in(given, "as_of", -1))
-        snapshot = follower.snapshot if batch is None else follower.held(batch) or follower.snapshot
-        if "at_least" in given:
-            wanted = number_in(given, "at_least", -1)
+        if "as_of" in parameters:
+            return await run_in_threadpool(follower.snapshot_at, parse_number(parameters, "as_of", -1))
+        snapshot = follower.snapshot if batch is None else follower.cached_snapshot(batch) or follower.snapshot
+        if "at_least" in parameters:
+            wanted = parse_number(parameters, "at_least", -1)
             if snapshot.batch < wanted:
                 snapshot = await run_in_threadpool(follower.refresh)
             if snapshot.batch < wanted:
                 raise PositionNotReachedError(f"batch {wanted}", snapshot.position)
         return snapshot
 
-    def _told(self, snapshot: Snapshot) -> orjson.Fragment:
-        """The position of a snapshot, which is the same for thousands of answers."""
-        known, told = self._position
+    def _position_json(self, snapshot: Snapshot) -> orjson.Fragment:
+        """Return the position of a snapshot, encoded once for the thousands of responses that contain it."""
+        known, encoded = self._position
         if known is not snapshot:
             offsets: dict[str, dict[str, int]] = {}
             for at, offset in sorted(snapshot.position.offsets.items()):
                 offsets.setdefault(at.topic, {})[str(at.partition)] = offset
             position = {"batch": snapshot.batch, "clock": snapshot.clock, "offsets": offsets}
-            told = orjson.Fragment(orjson.dumps(position))
-            self._position = snapshot, told
-        return told
+            encoded = orjson.Fragment(orjson.dumps(position))
+            self._position = snapshot, encoded
+        return encoded
 
 
-class Shortcut:
-    """Leads questions about one key past the routes: they are asked thousands of times a second."""
+def _read_parameters(operation: Operation, parameters: Mapping[str, str]) -> ReadParameters:
+    """Read the parameters of a URL: `from` and `to` are keys of a range, and times of windows and versions."""
+    descending = parameters.get("descending", "").lower() in {"1", "true", "yes"}
+    if operation in ("range", "prefix"):
+        low, high, prefix = parameters.get("from"), parameters.get("to"), parameters.get("prefix")
+        return ReadParameters(low=low, high=high, prefix=prefix, descending=descending)
+    first, last = parse_number(parameters, "from", FIRST), parse_number(parameters, "to", LAST)
+    return ReadParameters(key=parameters.get("key"), first=first, last=last, descending=descending)
 
-    def __init__(self, app: ASGIApp, board: ApplicationView) -> None:
-        self._app, self._questions = app, Questions(board)
+
+def parse_number(parameters: Mapping[str, str], name: str, default: int) -> int:
+    """Return the number that a parameter has, or the default if the parameter is missing or empty."""
+    text = parameters.get(name)
+    if text is None or text == "":
+        return default
+    try:
+        return int(text)
+    except ValueError:
+        raise UnsuitableQueryError(f"{name}={text[:40]!r} is not a number") from None
+
+
+class KeyFastPath:
+    """Middleware that answers `/stores/{store}/keys/{key}` without routing, for thousands of such requests a second."""
+
+    def __init__(self, app: ASGIApp, view: ApplicationView) -> None:
+        self._app, self._stores = app, StoreEndpoints(view)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        parts: list[str] = scope["path"].split("/", 4) if scope["type"] == "http" else []
-        if len(parts) < 5 or parts[1] != "stores" or parts[3] != "keys" or scope["method"] != "GET":
+        segments: list[str] = scope["path"].split("/", 4) if scope["type"] == "http" else []
+        if len(segments) < 5 or segments[1] != "stores" or segments[3] != "keys" or scope["method"] != "GET":
             await self._app(scope, receive, send)
             return
-        given: Mapping[str, str] = QueryParams(scope["query_string"]) if scope["query_string"] else {}
+        parameters: Mapping[str, str] = QueryParams(scope["query_string"]) if scope["query_string"] else {}
         try:
-            response: ASGIApp = await self._questions.one(parts[2], parts[4], given)
+            response: ASGIApp = await self._stores.get_key(segments[2], segments[4], parameters)
         except StreamsError as error:
-            response = explained(error)
-        except Exception:  # noqa: BLE001 - whatever a serde raises: the routes know what to say of it
+            response = explain_error(error)
+        except Exception:  # noqa: BLE001 - a serde may raise anything; the routes handle it
             response = self._app
         await response(scope, receive, send)
-
-
-def page_of(rows: Iterator[tuple[Place, Row]], limits: Limits, limit: int, batch: int) -> dict[str, Any]:
-    """At most so many rows, bytes and seconds, and where to go on."""
-    end, size, found = time.monotonic() + limits.seconds, 0, list[orjson.Fragment]()
-    for place, row in rows:
-        raw = dumps(row)
-        size += len(raw)
-        found.append(orjson.Fragment(raw))
-        if len(found) >= limit or size > limits.page_bytes or time.monotonic() > end:
-            return {"rows": found, "next": encode_next(batch, place)}
-    return {"rows": found, "next": None}
-
-
-def lines(rows: Iterator[tuple[Place, Row]], limits: Limits, limit: int) -> Iterator[bytes]:
-    """Rows in blocks of lines; what could not be sent is told in a last line."""
-    end, total, block = time.monotonic() + limits.seconds, 0, bytearray()
-    for number, (_, row) in enumerate(rows):
-        if number >= limit:
-            break
-        block += dumps(row) + b"\n"
-        if len(block) >= BLOCK:
-            yield bytes(block)
-            total += len(block)
-            block.clear()
-            if total > limits.stream_bytes or time.monotonic() > end:
-                yield dumps({"error": "Truncated", "message": "more than one answer may have: ask for a range"}) + b"\n"
-                return
-    yield bytes(block)

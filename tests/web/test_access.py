@@ -14,9 +14,9 @@ from headrace.errors import ConfigError
 from headrace.query import Follower
 from headrace.web import ApplicationView, Server
 from headrace.web.access import COOKIE, check_address
-from headrace.web.responses import masked, masked_settings
+from headrace.web.secrets import mask_secrets, mask_settings
 from tests.query.programs import finished
-from tests.web.serving import Told, ask, served
+from tests.web.servers import FakeApplication, ask, served
 
 TOKEN = "right horse battery staple"  # noqa: S105
 SOURCES = Path(headrace.__file__).parent
@@ -35,7 +35,7 @@ def open_server(cluster):
 
 @pytest.fixture(scope="module")
 def closed_server(cluster):
-    with served(cluster, Told(), token=TOKEN) as server:
+    with served(cluster, FakeApplication(), token=TOKEN) as server:
         yield server
 
 
@@ -107,23 +107,23 @@ def test_a_browser_gets_a_cookie_for_the_token_that_scripts_and_other_sites_cann
 
 # ------------------------------------------------------------------------------------------------------------ actions
 def test_actions_are_done_with_the_token_only(cluster):
-    told = Told()
-    with served(cluster, told, token=TOKEN) as server:
+    application = FakeApplication()
+    with served(cluster, application, token=TOKEN) as server:
         for action in ("pause", "resume", "stop"):
             assert ask(server.url, f"/actions/{action}", method="POST").status == 401
             assert ask(server.url, f"/actions/{action}", authorization=f"Bearer {TOKEN}").status == 405
-        assert told.done == []
+        assert application.actions == []
         for action in ("pause", "resume", "stop", "format"):
             ask(server.url, f"/actions/{action}", method="POST", authorization=f"Bearer {TOKEN}")
-    assert told.done == ["pause", "resume", "stop"]
+    assert application.actions == ["pause", "resume", "stop"]
 
 
 def test_without_a_token_there_are_no_actions_not_even_here(cluster):
-    told = Told()
-    with served(cluster, told) as server:
+    application = FakeApplication()
+    with served(cluster, application) as server:
         assert ask(server.url, "/actions/pause", method="POST").status == 403
         assert ask(server.url, "/api/status").json["actions"] == []
-    assert told.done == []
+    assert application.actions == []
 
 
 def test_another_site_cannot_act_though_the_browser_sends_the_cookie(closed_server):
@@ -176,7 +176,7 @@ def test_a_request_that_is_too_long_or_is_none_does_not_hurt(open_server):
 def test_headers_without_end_are_not_read_to_the_end(open_server, piece):
     with socket.create_connection(("127.0.0.1", open_server.port), timeout=10) as connection:
         connection.sendall(b"GET /health HTTP/1.1\r\nhost: localhost\r\nx: ")
-        with suppress(ConnectionError):  # it may hang up before it has been told all
+        with suppress(ConnectionError):  # it may hang up before it has read all
             for _ in range(200):
                 connection.sendall(piece)
             assert connection.recv(100).startswith(b"HTTP/1.1 400")
@@ -198,24 +198,28 @@ def test_only_so_many_listen_to_events_at_once(cluster):
             connection.close()
 
 
-@pytest.mark.parametrize("name", ["../server.py", "..%2fserver.py", "index.html", "%2e%2e/guard.py", "dashboard.js%00"])
+@pytest.mark.parametrize(
+    "name", ["../server.py", "..%2fserver.py", "index.html", "%2e%2e/access.py", "dashboard.js%00"]
+)
 def test_only_files_that_are_known_are_served(open_server, name):
     assert ask(open_server.url, f"/static/{name}").status == 404
 
 
 # ------------------------------------------------------------------------------------------------------------ secrets
 def test_secrets_are_masked_in_texts_and_settings():
-    assert masked("kafka://user:pa$$@host:9092/x") == "kafka://***@host:9092/x"
-    assert "hunter2" not in masked("cannot connect: sasl.password = 'hunter2', retry")
-    assert masked_settings({"sasl.jaas.config": "x", "a.token": "y", "b": "s3://k:s@bucket", "c": None}) == {
+    assert mask_secrets("kafka://user:pa$$@host:9092/x") == "kafka://***@host:9092/x"
+    assert "hunter2" not in mask_secrets("cannot connect: sasl.password = 'hunter2', retry")
+    assert mask_settings({"sasl.jaas.config": "x", "a.token": "y", "b": "s3://k:s@bucket", "c": None}) == {
         "a.token": "***", "b": "s3://***@bucket", "sasl.jaas.config": "***",
     }  # fmt: skip
 
 
 def test_secrets_are_in_no_page_and_no_error(cluster):
-    told = Told(state="ERROR", error="kafka://me:hunter2@broker:9092 is gone; ssl.key.password=hunter2")
+    application = FakeApplication(
+        state="ERROR", error="kafka://me:hunter2@broker:9092 is gone; ssl.key.password=hunter2"
+    )
     with served(
-        cluster, told, board={"settings": {"sasl.password": "hunter2", "log": "kafka://x:hunter2@h"}}
+        cluster, application, view={"settings": {"sasl.password": "hunter2", "log": "kafka://x:hunter2@h"}}
     ) as server:
         for path in ("/api/status", "/api/settings", "/health", "/metrics", "/api/durability"):
             assert b"hunter2" not in ask(server.url, path).body
@@ -223,8 +227,8 @@ def test_secrets_are_in_no_page_and_no_error(cluster):
 
 
 def test_of_what_nobody_foresaw_nothing_is_told(cluster):
-    class Broken(Told):
-        def observe(self):
+    class Broken(FakeApplication):
+        def report(self):
             raise RuntimeError("the password is hunter2")
 
     with served(cluster, Broken()) as server:

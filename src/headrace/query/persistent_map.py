@@ -1,33 +1,29 @@
-"""Ordered bytes → bytes that never change: what is applied to them makes new ones, which share most of the old.
+"""A persistent (immutable) sorted map from bytes to bytes, for a follower's copy of the state in memory.
 
-Whoever holds some reads one version from beginning to end, without a lock, whatever is applied meanwhile.
-
-Where a follower has its copy of what the tasks hold: in memory, or on a disk.
+Applying changes returns a new map that shares most of its chunks with the old one. A reader that holds a map reads one
+version from beginning to end without a lock, whatever is applied meanwhile.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from operator import itemgetter
-from typing import NoReturn, Protocol
+from typing import NoReturn
 
-from headrace.checkpoint.delta_files import read_delta
-from headrace.checkpoint.ledger import Ledger, TaskHead
-from headrace.checkpoint.storage import Storage
 from headrace.errors import InvalidStateStoreError
-from headrace.model.ids import TaskId
-from headrace.state.engine import Changes, Engine, Version
+from headrace.state.engine import Changes, Version
 
-CHUNK = 512  # entries; a change copies one chunk: 2 µs
+CHUNK = 512  # entries; a change copies one chunk, which takes 2 µs
+READ_ONLY = "this is a copy for reading: only the tasks of the application write"
 Chunk = tuple[list[bytes], list[bytes]]  # keys and values
 _key = itemgetter(0)
 
 
-class Entries:
-    """An engine that can only be read.
+class PersistentMap:
+    """A state engine that can only be read; `after` returns a map with changes applied.
 
-    >>> first = Entries().after([(b"a", b"1")], Version(1, "x"))
+    >>> first = PersistentMap().after([(b"a", b"1")], Version(1, "x"))
     >>> second = first.after([(b"a", None), (b"b", b"2")], Version(2, "y"))
     >>> list(first.scan(b"", None)), list(second.scan(b"", None))
     ([(b'a', b'1')], [(b'b', b'2')])
@@ -41,7 +37,6 @@ class Entries:
     def __len__(self) -> int:
         return sum(len(keys) for keys, _ in self._chunks)
 
-    # --------------------------------------------------------------------------------------------------- reading
     def get(self, key: bytes) -> bytes | None:
         place = bisect_right(self._firsts, key) - 1
         if place < 0:
@@ -60,7 +55,7 @@ class Entries:
             yield from reversed(list(found)) if reverse else found
 
     def count(self, low: bytes, high: bytes | None) -> int:
-        """How many there are from `low` up to but without `high`."""
+        """Count the entries from `low` (inclusive) to `high` (exclusive) without reading them."""
         first, last = self._span(low, high)
         if last < first or (high is not None and high <= low):
             return 0
@@ -70,14 +65,13 @@ class Entries:
         return whole - before - (0 if high is None else len(keys) - bisect_left(keys, high))
 
     def _span(self, low: bytes, high: bytes | None) -> tuple[int, int]:
-        """The first and the last chunk that may hold some of it."""
+        """Return the indexes of the first and the last chunk that may hold entries of a range."""
         first = max(bisect_right(self._firsts, low) - 1, 0)
         last = len(self._chunks) - 1 if high is None else bisect_left(self._firsts, high) - 1
         return first, last
 
-    # ------------------------------------------------------------------------------------------------- going on
-    def after(self, changes: Changes, version: Version) -> Entries:
-        """What there is once changes, sorted by key, were applied."""
+    def after(self, changes: Changes, version: Version) -> PersistentMap:
+        """Return the map with changes applied, which are sorted by key."""
         old, firsts = self._chunks or [([], [])], self._firsts
         new: list[Chunk] = []
         copied = at = 0
@@ -86,22 +80,22 @@ class Entries:
             limit = firsts[place + 1] if place + 1 < len(firsts) else None
             end = len(changes) if limit is None else bisect_left(changes, limit, lo=at, key=_key)
             new += old[copied:place]
-            _put(new, *_changed(old[place], changes[at:end]))
+            _append_entries(new, *_apply_changes(old[place], changes[at:end]))
             copied, at = place + 1, end
         new += [chunk for chunk in old[copied:] if chunk[0]]
-        return Entries(new, version)
+        return PersistentMap(new, version)
 
     def commit(self, changes: Changes, version: Version) -> NoReturn:
-        raise InvalidStateStoreError("this is a copy for reading: only the tasks of the application write")
+        raise InvalidStateStoreError(READ_ONLY)
 
     def undo(self) -> NoReturn:
-        raise InvalidStateStoreError("this is a copy for reading: only the tasks of the application write")
+        raise InvalidStateStoreError(READ_ONLY)
 
     def close(self) -> None:
         pass
 
 
-def _changed(chunk: Chunk, changes: Changes) -> Chunk:
+def _apply_changes(chunk: Chunk, changes: Changes) -> Chunk:
     if len(changes) > CHUNK:
         entries: dict[bytes, bytes | None] = dict(zip(*chunk, strict=True))
         entries.update(changes)
@@ -122,8 +116,8 @@ def _changed(chunk: Chunk, changes: Changes) -> Chunk:
     return keys, values
 
 
-def _put(chunks: list[Chunk], keys: list[bytes], values: list[bytes]) -> None:
-    """Adds entries: to the last chunk if there are few of them, as several chunks if there are many."""
+def _append_entries(chunks: list[Chunk], keys: list[bytes], values: list[bytes]) -> None:
+    """Append few entries to the last chunk, and many entries as several chunks."""
     if chunks and len(keys) < CHUNK // 4 and len(chunks[-1][0]) + len(keys) <= CHUNK:
         before = chunks.pop()
         keys, values = before[0] + keys, before[1] + values
@@ -133,49 +127,3 @@ def _put(chunks: list[Chunk], keys: list[bytes], values: list[bytes]) -> None:
         return
     starts = range(0, len(keys), CHUNK)
     chunks += [(keys[start : start + CHUNK], values[start : start + CHUNK]) for start in starts]
-
-
-class TaskCopy(Engine, Protocol):
-    """What one task holds, as of one version: an engine that can only be read, by any number of threads."""
-
-    def count(self, low: bytes, high: bytes | None) -> int:
-        """How many entries there are from `low` up to but without `high`."""
-        ...
-
-
-TaskCopies = Mapping[TaskId, TaskCopy]
-
-
-class Copies(Protocol):
-    """Brings what the tasks hold from one batch to another."""
-
-    def take(self, storage: Storage, ledger: Ledger, before: TaskCopies) -> TaskCopies:
-        """What all tasks hold after the ledger's last batch; `before` is what they held, and stays as it is."""
-        ...
-
-    def close(self) -> None: ...
-
-
-class MemoryCopies:
-    """Nothing but what is handed out: versions share what did not change."""
-
-    def take(self, storage: Storage, ledger: Ledger, before: TaskCopies) -> TaskCopies:
-        return {task: _advanced(storage, before.get(task), task, at) for task, at in ledger.tasks.items()}
-
-    def close(self) -> None:
-        pass
-
-
-def _advanced(storage: Storage, before: TaskCopy | None, task: TaskId, standing: TaskHead) -> TaskCopy:
-    """What a task has, from what it had; from nothing if that is not on the way."""
-    entries = before if isinstance(before, Entries) else Entries()
-    if entries.version == standing.version:
-        return entries
-    chain = standing.chain
-    place = next((at + 1 for at, link in enumerate(chain) if link.version == entries.version), None)
-    if place is None:
-        entries, place = Entries(), 0
-    for link in chain[place:]:
-        delta = read_delta(storage, task, link)
-        entries = entries.after(delta.changes, delta.version)
-    return entries

@@ -1,10 +1,10 @@
-"""Entries that never change behave as a dictionary does that is copied at every step."""
+"""A persistent map behaves like a dictionary that is copied at every step."""
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headrace.query import memory_copy as module
-from headrace.query.memory_copy import Entries
+from headrace.query import persistent_map as module
+from headrace.query.persistent_map import PersistentMap
 from headrace.state.engine import Version
 
 KEYS = st.binary(min_size=1, max_size=3)
@@ -13,7 +13,7 @@ STEPS = st.lists(st.dictionaries(KEYS, st.none() | st.binary(max_size=2), max_si
 
 def applied(steps):
     """Every version, with the dictionary that it equals."""
-    found, model = Entries(), {}
+    found, model = PersistentMap(), {}
     yield found, model
     for number, changes in enumerate(steps):
         model = {k: v for k, v in (model | changes).items() if v is not None}
@@ -40,7 +40,7 @@ def test_every_version_stays_what_it_was(steps, low, high, size):
 
 def test_a_large_change_makes_chunks_of_bounded_size_and_deletions_leave_no_empty_ones():
     many = [(number.to_bytes(4, "big"), b"v") for number in range(10_000)]
-    full = Entries().after(many, Version(1, "a"))
+    full = PersistentMap().after(many, Version(1, "a"))
     assert max(len(keys) for keys, _ in full._chunks) <= 2 * module.CHUNK
     rest = full.after([(key, None) for key, _ in many[1:]], Version(2, "b"))
     assert list(rest.scan(b"", None)) == many[:1]
@@ -50,7 +50,7 @@ def test_a_large_change_makes_chunks_of_bounded_size_and_deletions_leave_no_empt
 
 def test_a_small_change_shares_all_chunks_but_one():
     many = [(number.to_bytes(4, "big"), b"v") for number in range(10_000)]
-    full = Entries().after(many, Version(1, "a"))
+    full = PersistentMap().after(many, Version(1, "a"))
     other = full.after([(many[5_000][0], b"w")], Version(2, "b"))
     shared = {id(chunk) for chunk in full._chunks} & {id(chunk) for chunk in other._chunks}
     assert len(shared) == len(full._chunks) - 1

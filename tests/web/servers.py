@@ -11,42 +11,41 @@ from urllib.parse import urlsplit
 
 from headrace.model.ids import TopicPartition
 from headrace.query import Follower
-from headrace.query.history import Latencies
-from headrace.query.rendering import ShownRecord
-from headrace.query.status import Observation
+from headrace.query.history import LatencyHistogram
+from headrace.query.status import ApplicationReport, SampledRecord
 from headrace.web import ApplicationView, Server
 from tests.query.programs import every_kind, finished
 
 
-class Told:
-    """An application that says what it is told to say, and notes what is done to it."""
+class FakeApplication:
+    """An application that reports what the test says, and records the actions that it is asked for."""
 
-    def __init__(self, **observed: Any) -> None:
-        self.seen, self.done = Observation(**{"state": "RUNNING", **observed}), list[str]()
-        self.records: dict[str, list[ShownRecord]] = {}  # by node
+    def __init__(self, **reported: Any) -> None:
+        self.reported, self.actions = ApplicationReport(**{"state": "RUNNING", **reported}), list[str]()
+        self.records: dict[str, list[SampledRecord]] = {}  # by node
 
-    def observe(self) -> Observation:
-        return self.seen
+    def report(self) -> ApplicationReport:
+        return self.reported
 
     def pause(self) -> None:
-        self.done.append("pause")
+        self.actions.append("pause")
 
     def resume(self) -> None:
-        self.done.append("resume")
+        self.actions.append("resume")
 
     def stop(self) -> None:
-        self.done.append("stop")
+        self.actions.append("stop")
 
     def snapshot(self) -> None:
-        self.done.append("snapshot")
+        self.actions.append("snapshot")
 
-    def samples(self, node: str) -> list[ShownRecord]:
+    def samples(self, node: str) -> list[SampledRecord]:
         return self.records.get(node, [])
 
 
-def latencies() -> Latencies:
+def latencies() -> LatencyHistogram:
     """Nine records: three took 100 ms, the others a second."""
-    found = Latencies()
+    found = LatencyHistogram()
     found.add([100, 1000, 1000], 9, 0)
     return found
 
@@ -88,10 +87,14 @@ def ask(url: str, path: str, *, method: str = "GET", body: bytes | None = None, 
 
 
 @contextmanager
-def served(cluster: Any = None, told: Told | None = None, board: dict[str, Any] | None = None, **options: Any):
+def served(
+    cluster: Any = None, application: FakeApplication | None = None, view: dict[str, Any] | None = None, **options: Any
+):
     cluster = cluster or finished(limit=3)
     follower = Follower(cluster.storage, every_kind(), cluster.config)
-    shown = ApplicationView(follower=follower, observed=told, topology=every_kind().describe(), **(board or {}))
+    shown = ApplicationView(
+        follower=follower, application=application, topology=every_kind().describe(), **(view or {})
+    )
     with Server(shown, **{"follow": 0.005, **options}) as server:
         yield server
 

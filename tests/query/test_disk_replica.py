@@ -8,7 +8,7 @@ from headrace.checkpoint.restore import LmdbEngines
 from headrace.checkpoint.storage import ObjectStorage
 from headrace.errors import ConfigError
 from headrace.query import Follower
-from headrace.query.disk_copy import FOLDER, DiskCopies, DiskTaskCopy
+from headrace.query.replica import FOLDER, DiskReplica, DiskTaskReplica
 from headrace.state.engine import Version
 from tests.checkpoint.cluster import eager
 from tests.query.programs import ONE, ROWS, SHOWN, THREE, feed, finished, started
@@ -34,7 +34,7 @@ def cluster():
 
 
 def following(cluster, place, boot="now"):
-    return Follower(cluster.storage, copies=DiskCopies(place, boot=boot, room=1 << 24))
+    return Follower(cluster.storage, replica=DiskReplica(place, boot=boot, map_size=1 << 24))
 
 
 def counts(follower):
@@ -66,7 +66,7 @@ def test_entries_are_counted_as_they_come_and_go(cluster, tmp_path):
     again = following(cluster, tmp_path)
     again.refresh()
     assert counts(again) == known
-    part = next(iter(again.snapshot.entries.values()))
+    part = next(iter(again.snapshot.replicas.values()))
     assert part.count(b"", None) == len(list(part.scan(b"", None)))
     again.close()
 
@@ -143,14 +143,14 @@ def test_the_copy_of_another_checkpoint_is_made_anew_and_tasks_that_are_no_more_
 
 
 def test_a_directory_has_one_copy_at_a_time(tmp_path):
-    first = DiskCopies(tmp_path)
+    first = DiskReplica(tmp_path)
     with pytest.raises(ConfigError, match="a directory of its own"):
-        DiskCopies(tmp_path)
+        DiskReplica(tmp_path)
     first.close()
-    DiskCopies(tmp_path).close()
+    DiskReplica(tmp_path).close()
     (tmp_path / "file").touch()
     with pytest.raises(ConfigError, match="no copy of the state can be kept"):
-        DiskCopies(tmp_path / "file" / "below")
+        DiskReplica(tmp_path / "file" / "below")
 
 
 def test_long_scans_in_both_directions_are_whole_while_the_copy_goes_on(tmp_path):
@@ -158,8 +158,8 @@ def test_long_scans_in_both_directions_are_whole_while_the_copy_goes_on(tmp_path
     cluster = started(ONE, rows=many, limit=1500)
     cluster.run()
     follower = following(cluster, tmp_path)
-    part = next(at for at in follower.refresh().entries.values() if at.count(b"", None) > 3000)
-    assert isinstance(part, DiskTaskCopy)
+    part = next(at for at in follower.refresh().replicas.values() if at.count(b"", None) > 3000)
+    assert isinstance(part, DiskTaskReplica)
     up, down = part.scan(b"", None), part.scan(b"", None, reverse=True)
     begun, ended = [next(up)], [next(down)]
     feed(cluster.log, [(key, "w") for key, _ in many[::7]])

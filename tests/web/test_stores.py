@@ -16,14 +16,14 @@ from headrace.query import (
     UnsuitableQueryError,
 )
 from headrace.query.client import Client, RemoteError
-from headrace.query.rendering import from_form, to_form
+from headrace.query.json_values import from_json, to_json
+from headrace.query.queries import RangeQuery
 from headrace.web import ApplicationView, Server
-from headrace.web.application_view import Limits
-from headrace.web.store_rows import Asked, encode_next, range_rows
-from headrace.web.stores import page_of
+from headrace.web.dashboard_json import Limits
+from headrace.web.paging import PageToken, encode_token, make_page, read_rows
 from tests.checkpoint.programs import Program
 from tests.query.programs import SHOWN, feed, finished, started
-from tests.web.serving import ask, lines_of, served
+from tests.web.servers import ask, lines_of, served
 
 HOSTILE = [
     "", " ", "/", "..", "../../etc/passwd", "a/b?c#d&e=f", "%2e%2e%2f", "<script>alert(1)</script>", "\u202egnp", "💧",
@@ -50,7 +50,7 @@ def client(server):
 
 @pytest.fixture(scope="module")
 def follower(cluster, server):
-    return server._board.follower
+    return server._view.follower
 
 
 def test_all_stores_are_listed_with_what_they_are(client):
@@ -116,8 +116,8 @@ def test_lines_carry_all_rows_and_the_batch(server, follower):
         ("/stores/counts/prefix", 400, "UnsuitableQueryError"),
         ("/stores/counts/range?limit=many", 400, "UnsuitableQueryError"),
         ("/stores/counts/range?next=nonsense", 400, "UnsuitableQueryError"),
-        ("/stores/counts/range?next=" + encode_next(1, ()), 400, "UnsuitableQueryError"),
-        ("/stores/windows/windows?next=" + encode_next(1, (1, b"x")), 400, "UnsuitableQueryError"),
+        ("/stores/counts/range?next=" + encode_token(PageToken(1, ())), 400, "UnsuitableQueryError"),
+        ("/stores/windows/windows?next=" + encode_token(PageToken(1, (1, b"x"))), 400, "UnsuitableQueryError"),
         ("/stores/counts/prefix?prefix=k&descending=true", 400, "UnsuitableQueryError"),
         ("/stores/sessions/windows?descending=true", 400, "UnsuitableQueryError"),
         ("/stores/versions/range?descending=true", 400, "UnsuitableQueryError"),
@@ -167,7 +167,7 @@ def test_a_page_that_goes_on_after_new_batches_repeats_and_leaves_out_no_key():
         for _ in range(15):
             feed(cluster.log, [("key 999", "x"), ("key 000", "y")])
             cluster.run()
-            assert server._board.follower.wait_for(cluster.coordinator.ledger.number, 5)
+            assert server._view.follower.wait_for(cluster.coordinator.ledger.number, 5)
             seen += [key for key, _ in [entry for entry in [next(pages, None)] if entry]]
         seen += [key for key, _ in pages]
         assert [key for key in seen if key != "key 999"] == [f"key {n:03}" for n in range(50)]
@@ -179,7 +179,7 @@ def test_an_earlier_batch_can_be_asked_for():
     with served(cluster) as server, Client(server.url) as client:
         before, position = client.get_with_position("counts", "k1")
         cluster.run()
-        assert server._board.follower.wait_for(cluster.coordinator.ledger.number, 5)
+        assert server._view.follower.wait_for(cluster.coordinator.ledger.number, 5)
         assert client.get("counts", "k1").value > before.value
         assert client.get("counts", "k1", as_of=position.batch) == before
 
@@ -248,26 +248,26 @@ def test_a_key_of_another_type_is_refused_with_what_to_give():
      {"a": {"b": 1}}, {1: 2, b"k": "v"}, {"$bytes": "eA=="}, {"$x": 1}, {"$dict": []}],
 )  # fmt: skip
 def test_every_value_comes_back_from_its_json(value):
-    assert from_form(to_form(value)) == value
+    assert from_json(to_json(value)) == value
 
 
 # -------------------------------------------------------------------------------------------------------------- limits
 def test_a_page_has_no_more_rows_and_bytes_than_it_may(cluster, follower):
-    with served(cluster, board={"limits": Limits(rows=3)}) as server:
+    with served(cluster, view={"limits": Limits(rows=3)}) as server:
         answer = ask(server.url, "/stores/counts/range?limit=1000000").json
         assert len(answer["rows"]) == 3
         assert answer["next"]
-    view = follower.snapshot
-    rows = range_rows(view.catalog.shelf("counts"), view.view("counts"), Asked(), None)
-    assert 1 <= len(page_of(rows, Limits(page_bytes=100), 1000, 1)["rows"]) < 7
+    snapshot = follower.snapshot
+    rows = read_rows(snapshot, snapshot.catalog.describe("counts"), RangeQuery(), None)
+    assert 1 <= len(make_page(rows, Limits(page_bytes=100), 1000, 1)["rows"]) < 7
 
 
 def test_time_and_bytes_of_an_answer_are_bounded(follower):
     snapshot = follower.snapshot
-    rows = range_rows(snapshot.catalog.shelf("counts"), snapshot.view("counts"), Asked(), None)
-    assert len(page_of(rows, Limits(seconds=-1), 1000, 1)["rows"]) == 1
+    rows = read_rows(snapshot, snapshot.catalog.describe("counts"), RangeQuery(), None)
+    assert len(make_page(rows, Limits(seconds=-1), 1000, 1)["rows"]) == 1
     many = finished(rows=[(f"key {n}", "v" * 100) for n in range(1500)], limit=2000)
-    with served(many, board={"limits": Limits(stream_bytes=1000)}) as server:
+    with served(many, view={"limits": Limits(stream_bytes=1000)}) as server:
         rows = list(lines_of(ask(server.url, "/stores/plain/range?format=ndjson")))
         assert rows[-1]["error"] == "Truncated"
         assert len(rows) < 1500

@@ -1,4 +1,4 @@
-"""Commands that look at an application from outside: its stores, its checkpoint, how it is doing."""
+"""Commands that read a checkpoint: query, state, checkpoint, status, top, dashboard and replica."""
 
 import json
 import signal
@@ -7,21 +7,18 @@ import sys
 
 import pyarrow.parquet as pq
 import pytest
-import typer
 from typer.testing import CliRunner
 
 from headrace.checkpoint.storage import DiskStorage
-from headrace.cli.status import register
+from headrace.cli.main import app
 from headrace.query import Follower
 from headrace.query.client import Client
 from tests.query.programs import SHOWN, THREE, started
 
-SERVE = "import typer; from headrace.cli.status import register; app = typer.Typer(); register(app); app()"
-
 
 @pytest.fixture(scope="module")
 def checkpoint(tmp_path_factory):
-    place = tmp_path_factory.mktemp("looking") / "checkpoint"
+    place = tmp_path_factory.mktemp("status") / "checkpoint"
     cluster = started(THREE, storage=DiskStorage(place), limit=4)
     cluster.run()
     cluster.close()
@@ -30,9 +27,6 @@ def checkpoint(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def command(checkpoint):
-    app = typer.Typer()
-    register(app)
-
     def run(*arguments, at=checkpoint):
         return CliRunner().invoke(app, [*map(str, arguments), "--checkpoint", str(at)], standalone_mode=False)
 
@@ -120,7 +114,7 @@ def test_the_status_says_that_it_has_stopped(command):
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["dashboard", "replica"])
 def test_a_server_answers_until_a_signal(checkpoint, name):
-    arguments = [sys.executable, "-c", SERVE, name, "--checkpoint", str(checkpoint), "--port", "0"]
+    arguments = [sys.executable, "-m", "headrace", name, "--checkpoint", str(checkpoint), "--port", "0"]
     process = subprocess.Popen(arguments, stderr=subprocess.PIPE, text=True)
     try:
         assert process.stderr is not None

@@ -15,8 +15,8 @@ from headrace import serde
 from headrace.clients import Producer
 from headrace.log import open_log
 from tests.cli.commands import Here, records, started
-from tests.web.serving import ask
-from tests.web.test_metrics_page import samples
+from tests.web.servers import ask
+from tests.web.test_prometheus import samples
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 TOKEN = "open sesame"  # noqa: S105

@@ -5,7 +5,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from headrace.query import Follower
 from headrace.web import ApplicationView
 from tests.query.programs import feed, finished
-from tests.web.serving import Told, ask, counted, ends, served
+from tests.web.servers import FakeApplication, ask, counted, ends, served
 
 
 def samples(answer):
@@ -17,13 +17,13 @@ def samples(answer):
 
 def test_every_number_is_that_of_the_application():
     cluster = finished(limit=3)
-    told = Told(
+    application = FakeApplication(
         ends={at: end + 2 for at, end in ends(cluster).items()},
         phases={3: {"plan": 5.0}, 4: {"plan": 10.0, "commit": 20.0}},
         **counted(),
         delivered=4,
     )
-    with served(cluster, told) as server:
+    with served(cluster, application) as server:
         answer = ask(server.url, "/metrics")
     assert answer.headers["content-type"].startswith("text/plain")
     found = samples(answer)
@@ -54,7 +54,7 @@ def test_every_number_is_that_of_the_application():
 def test_hostile_labels_stay_text():
     cluster = finished(limit=3)
     name = 'a"} 1\nheadrace_forged 1\n'
-    with served(cluster, Told(sent={name: 1})) as server:
+    with served(cluster, FakeApplication(sent={name: 1})) as server:
         found = samples(ask(server.url, "/metrics"))
     assert found["headrace_records_out_total", name] == 1
     assert not any(key[0] == "headrace_forged" for key in found)
@@ -68,8 +68,8 @@ def test_a_few_records_that_wait_are_no_backlog():
     cluster.run()
     follower.refresh()
     for more, words in [(1, "Healthy: it keeps up; 6 records wait"), (100, "Catching up: 600 records wait")]:
-        told = Told(ends={at: end + more for at, end in ends(cluster).items()})
-        status = ApplicationView(follower=follower, observed=told, clock=cluster.ground.clock).status()
+        application = FakeApplication(ends={at: end + more for at, end in ends(cluster).items()})
+        status = ApplicationView(follower=follower, application=application, clock=cluster.ground.clock).status()
         assert (status["healthy"], words in status["verdict"]) == (True, True), status
 
 
@@ -78,14 +78,14 @@ def test_the_verdict_is_a_sentence_with_its_reason():
     follower = Follower(cluster.storage, clock=cluster.ground.clock)
     follower.refresh()
     behind = {at: end + 5 for at, end in ends(cluster).items()}
-    for told, healthy, words in [
-        (Told(ends=ends(cluster)), True, "everything that is in the log has been processed"),
-        (Told(ends=behind), False, "Stuck: 30 records wait"),
-        (Told(state="UNKNOWN"), False, "Silent: its last sign of life"),
-        (Told(paused=True, ends=behind), True, "Paused"),
-        (Told(state="NOT_RUNNING"), True, "Not running"),
-        (Told(state="REBALANCING"), True, "Starting"),
-        (Told(state="ERROR", error="a function failed"), False, "a function failed"),
+    for application, healthy, words in [
+        (FakeApplication(ends=ends(cluster)), True, "every record in the log has been processed"),
+        (FakeApplication(ends=behind), False, "Stuck: 30 records wait"),
+        (FakeApplication(state="UNKNOWN"), False, "Silent: the last heartbeat"),
+        (FakeApplication(paused=True, ends=behind), True, "Paused"),
+        (FakeApplication(state="NOT_RUNNING"), True, "Not running"),
+        (FakeApplication(state="REBALANCING"), True, "Starting"),
+        (FakeApplication(state="ERROR", error="a function failed"), False, "a function failed"),
     ]:
-        status = ApplicationView(follower=follower, observed=told, clock=cluster.ground.clock).status()
+        status = ApplicationView(follower=follower, application=application, clock=cluster.ground.clock).status()
         assert (status["healthy"], words in status["verdict"]) == (healthy, True), status

@@ -1,0 +1,141 @@
+"""The JSON of the dashboard: one application, report through a follower, and directly if it runs in this process."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from headrace.checkpoint.fingerprint import Fingerprint
+from headrace.model.clock import Clock, SystemClock
+from headrace.query.follower import Follower
+from headrace.query.standby import read_state
+from headrace.query.status import ApplicationReport, RunningApplication, build_status, summarize_batches
+from headrace.topology.describe import TopologyDescription
+from headrace.web.secrets import mask_secrets
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """The limits of one request."""
+
+    rows: int = 10_000  # of a page
+    page_bytes: int = 8 * 1024 * 1024
+    stream_bytes: int = 1024 * 1024 * 1024
+    seconds: float = 30.0
+    body_bytes: int = 4096
+    key_bytes: int = 16 * 1024
+    listeners: int = 16  # open streams of events
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ApplicationView:
+    """An application as the dashboard shows it; `application` is there if it runs in this process.
+
+    The dashboard shows `settings` too, with secrets masked.
+    """
+
+    follower: Follower
+    application: RunningApplication | None = None
+    topology: TopologyDescription | None = None
+    settings: dict[str, Any] = field(default_factory=dict[str, Any])
+    clock: Clock = field(default_factory=SystemClock)
+    limits: Limits = field(default_factory=Limits)
+
+    def report(self) -> ApplicationReport:
+        """Return the application's report. If it runs elsewhere, only its state is known, from the checkpoint."""
+        if self.application is not None:
+            return self.application.report()
+        follower = self.follower
+        return ApplicationReport(state=read_state(follower.storage, follower.epoch, self.clock.now()))
+
+    def status(self, report: ApplicationReport | None = None) -> dict[str, Any]:
+        status = asdict(build_status(self.follower, report or self.report(), self.clock.now()))
+        status["verdict"] = mask_secrets(status["verdict"])
+        status["error"] = None if status["error"] is None else mask_secrets(status["error"])
+        return status
+
+    def batches(self, report: ApplicationReport | None = None) -> list[dict[str, Any]]:
+        return summarize_batches(self.follower, report or self.report())
+
+    def topology_json(self) -> dict[str, Any]:
+        """Return the topology with the records of its nodes; without a topology, the checkpoint's sub-topologies."""
+        snapshot = self.follower.snapshot
+        if self.topology is not None:
+            return {**self.topology.as_dict(), "counts": dict(self.report().nodes)}
+        return {"subtopologies": _draw_subtopologies(snapshot.fingerprint), "counts": {}}
+
+    def dropped(self, report: ApplicationReport) -> dict[int, dict[str, int]]:
+        """Return the records that each sub-topology dropped, by reason. The tasks of its sources are its tasks."""
+        found: dict[int, dict[str, int]] = {}
+        for group in self.topology.subtopologies if self.topology is not None else ():
+            tasks = {task for node in group.nodes if node.kind == "Source" for task in report.tasks.get(node.name, {})}
+            reasons = sum((Counter(report.dropped.get(task, {})) for task in tasks), Counter[str]())
+            if reasons:
+                found[group.number] = dict(sorted(reasons.items()))
+        return found
+
+    def node(self, name: str) -> dict[str, Any] | None:
+        """Return a node with its tasks and its last records, or None if the topology has no such node."""
+        groups = self.topology.subtopologies if self.topology is not None else ()
+        group = next((group for group in groups if any(node.name == name for node in group.nodes)), None)
+        if group is None:
+            return None
+        report = self.report()
+        source_counts = [report.tasks.get(node.name, {}) for node in group.nodes if node.kind == "Source"]
+        own, tasks = report.tasks.get(name, {}), sorted({task for counts in source_counts for task in counts})
+        sizes = {str(task): size for task, size in self.follower.snapshot.sizes.items()}
+        return {
+            "name": name,
+            "records": sum(own.values()) if own else None,  # only sources and sinks count records
+            "tasks": [
+                {
+                    "task": task,
+                    "records": own.get(task, 0) if own else None,
+                    "taken": sum(counts.get(task, 0) for counts in source_counts),  # by the sources of the sub-topology
+                    "state_bytes": sizes.get(task, 0),
+                }
+                for task in tasks
+            ],
+            "samples": [sample._asdict() for sample in self.application.samples(name)] if self.application else [],
+        }
+
+    def durability(self, report: ApplicationReport | None = None) -> dict[str, Any]:
+        """Return what is durable, and an estimate of how long a restore would take."""
+        snapshot, report = self.follower.snapshot, report or self.report()
+        size = sum(snapshot.sizes.values())
+        return {
+            # The application may be one batch ahead of this copy.
+            "delivered": min(snapshot.batch, snapshot.delivered if report.delivered is None else report.delivered),
+            "batch": snapshot.batch,
+            "epoch": snapshot.epoch,
+            "clock": snapshot.clock,
+            "checkpoint": snapshot.checkpoint,
+            "place": mask_secrets(self.follower.storage.describe()),
+            "state_bytes": size,
+            "tasks": {str(task): size for task, size in sorted(snapshot.sizes.items())},
+            "restore_seconds": round(size / 50e6, 2),  # a restore reads and applies 50 MB of deltas a second
+            "interval_ms": self.follower.history.interval(),
+        }
+
+
+def _draw_subtopologies(fingerprint: Fingerprint | None) -> list[dict[str, Any]]:
+    """Return each sub-topology that a checkpoint describes as one node."""
+    if fingerprint is None:
+        return []
+    return [
+        {
+            "id": group.number,
+            "global": False,
+            "nodes": [
+                {
+                    "kind": "Processor",
+                    "name": f"sub-topology {group.number}",
+                    "details": f"reads: {', '.join(group.reads)}; stores: [{', '.join(s.name for s in group.stores)}]",
+                    "to": [],
+                    "from": [],
+                }
+            ],
+        }
+        for group in fingerprint.groups
+    ]
