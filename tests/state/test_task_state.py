@@ -1,5 +1,7 @@
 """All state of a task: opening, batches, versions."""
 
+import sys
+
 import pytest
 
 from headrace.errors import InvalidStateStoreError, SerializationError, TopologyError
@@ -208,7 +210,7 @@ def test_names_with_the_same_prefix_are_refused(engine, monkeypatch):
         def digest(self):
             return b"same"
 
-    monkeypatch.setattr("headrace.state.task_state.blake2b", SameForAll)
+    monkeypatch.setattr(sys.modules[TaskState.__module__], "blake2b", SameForAll)
     with pytest.raises(TopologyError, match="rename one store"):
         opened(engine)
 

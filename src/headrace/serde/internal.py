@@ -1,6 +1,6 @@
 """Serdes of what stays inside an application.
 
-- Values without a declared serde: | 0 | MessagePack |; a tuple: | 1 | MessagePack of its list |; an empty string: nothing.
+- Values without a declared serde: | 0 | MessagePack |; a tuple: | 1 | MessagePack of its list |; "": no bytes.
 - Changes of a table, sent to another sub-topology.
 - Messages of a foreign-key join: the left side sends subscriptions, the right side sends responses.
 """
