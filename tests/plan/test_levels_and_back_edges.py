@@ -17,6 +17,10 @@ def edges(found):
     return {(edge.topic, edge.origin, edge.target) for edge in found.edges}
 
 
+def back_edges(found):
+    return tuple(edge for edge in found.edges if edge.back)
+
+
 def again(stream, name):
     return stream.select_key(lambda k, v: v).repartition(name=name, **TEXTS)
 
@@ -43,7 +47,7 @@ def test_a_repartition_makes_two_levels():
     found = planned(builder)
     assert found.levels == ((0,), (1,))
     assert edges(found) == {("again-repartition", 0, 1)}
-    assert found.back_edges == ()
+    assert back_edges(found) == ()
     assert found.stages[0].outputs == found.stages[1].inputs == ("again-repartition",)
     assert found.stages[1].stores == ("counts",)
     assert found.stages[1].topics == ()
@@ -76,7 +80,7 @@ def test_a_stage_lies_below_the_lowest_of_those_that_feed_it():
     last = next(number for number, stage in found.stages.items() if len(stage.inputs) == 2)
     assert [len(level) for level in found.levels] == [1, 1, 1]
     assert found.level_of(last) == 2
-    assert found.back_edges == ()
+    assert back_edges(found) == ()
 
 
 def test_every_edge_that_is_not_a_back_edge_leads_to_a_later_level():
@@ -99,7 +103,7 @@ def test_the_answers_of_a_foreign_key_join_come_back():
     left.join(right, lambda a, b: a, on=lambda v: v, store=Materialized(**TEXTS))
     found = planned(builder)
     assert len(found.stages) == 2
-    (back,) = found.back_edges
+    (back,) = back_edges(found)
     assert "RESPONSE" in back.topic
     there = next(edge for edge in found.edges if not edge.back)
     assert "REGISTRATION" in there.topic
@@ -113,8 +117,8 @@ def test_two_foreign_key_joins_in_a_row_have_two_back_edges():
     joined = left.join(middle, lambda a, b: b, on=lambda v: v, store=Materialized(**TEXTS))
     joined.join(right, lambda a, b: b, on=lambda v: v, store=Materialized(**TEXTS))
     found = planned(builder)
-    assert len(found.back_edges) == 2
-    assert all("RESPONSE" in edge.topic for edge in found.back_edges)
+    assert len(back_edges(found)) == 2
+    assert all("RESPONSE" in edge.topic for edge in back_edges(found))
 
 
 def test_a_stream_joined_with_its_own_regrouped_aggregate_makes_a_circle_of_one_stage():
@@ -125,7 +129,7 @@ def test_a_stream_joined_with_its_own_regrouped_aggregate_makes_a_circle_of_one_
     stream.join(counts, lambda value, count: count, **TEXTS)
     found = planned(builder)
     assert found.levels == ((0,),)
-    (back,) = found.back_edges
+    (back,) = back_edges(found)
     assert (back.topic, back.origin, back.target) == ("again-repartition", 0, 0)
 
 
@@ -137,7 +141,7 @@ def test_a_circle_is_entered_where_it_reads_the_log():
     table = again(middle, "two").to_table(store=Materialized("rows", **TEXTS))
     stream.join(table, lambda a, b: a, **TEXTS)
     found = planned(builder)
-    (back,) = found.back_edges
+    (back,) = back_edges(found)
     assert back.topic == "two-repartition"
     assert "in" in found.stages[back.target].topics
     assert found.levels[0] == (back.target,)

@@ -48,10 +48,6 @@ class Plan:
     def level_of(self, number: int) -> int:
         return next(index for index, level in enumerate(self.levels) if number in level)
 
-    @property
-    def back_edges(self) -> tuple[Edge, ...]:
-        return tuple(edge for edge in self.edges if edge.back)
-
 
 def plan(graph: Graph) -> Plan:
     """The plan of a topology."""

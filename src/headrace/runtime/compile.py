@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, assert_never
 
 from headrace.config import Config
 from headrace.model.ids import TaskId
@@ -106,23 +106,16 @@ class Compiler:
         return self._emits[name]
 
     def _operator(self, node: n.Node, children: Mapping[str, Emit]) -> Emit:
-        emit = fan_out(list(children.values()))
-        for part in (self._stateless, self._aggregate, self._table, self._stream_join, self._foreign_key_join):
-            run = part(node, emit)
-            if run is not None:
-                return run
+        """The closure that runs a node: one case for each kind of node."""
+        env, buffers, emit = self.env, self.buffers, fan_out(list(children.values()))
+        key, value = self.serdes.key, self.serdes.inner_value
         match node:
-            case n.Branch():
-                return stateless.branch(node, children)
-            case n.Process():
-                return self._process(node, children)
+            # Edges
+            case n.Source():
+                raise AssertionError(f"{node.name} is a source: _inlet compiles it")
             case n.Sink():
                 return self._sink(node)
-            case _:
-                raise AssertionError(f"no operator for {node}")
-
-    def _stateless(self, node: n.Node, emit: Emit) -> Emit | None:
-        match node:
+            # Streams
             case n.PassThrough() | n.TablePassThrough():
                 return emit
             case n.Filter():
@@ -141,91 +134,78 @@ class Compiler:
                 return stateless.peek(node, emit)
             case n.Foreach():
                 return stateless.foreach(node)
-            case _:
-                return None
-
-    def _aggregate(self, node: n.Node, emit: Emit) -> Emit | None:
-        true_old = feeds_suppressed_aggregate(self.graph, node.name)
-        match node:
+            case n.Branch():
+                return stateless.branch(node, children)
+            case n.Process():
+                return self._process(node, children)
+            # Aggregates of streams
             case n.StreamAggregate():
-                return aggregate.aggregate(node, self.env, emit, true_old=true_old)
+                return aggregate.aggregate(node, env, emit, true_old=self._needs_true_old(node))
             case n.StreamReduce():
-                return aggregate.reduce(node, self.env, emit)
+                return aggregate.reduce(node, env, emit)
             case n.WindowAggregate():
-                return window_aggregate.window_aggregate(node, self.env, emit, true_old=true_old)
+                return window_aggregate.window_aggregate(node, env, emit, true_old=self._needs_true_old(node))
             case n.SlidingAggregate():
-                return sliding_aggregate.sliding_aggregate(node, self.env, emit, true_old=true_old)
+                return sliding_aggregate.sliding_aggregate(node, env, emit, true_old=self._needs_true_old(node))
             case n.SessionAggregate():
-                return session_aggregate.session_aggregate(node, self.env, emit)
-            case n.TableAggregate():
-                return table.aggregate(node, self.env, emit)
-            case n.TableReduce():
-                return table.reduce(node, self.env, emit)
-            case _:
-                return None
-
-    def _table(self, node: n.Node, emit: Emit) -> Emit | None:
-        match node:
+                return session_aggregate.session_aggregate(node, env, emit)
+            # Joins of streams
+            case n.JoinWindow():
+                return stream_join.join_window(node, env, emit)
+            case n.StreamJoin():
+                return stream_join.stream_join(node, env, buffers.unmatched(node), emit)
+            case n.SelfJoin():
+                return stream_join.self_join(node, env, emit)
+            case n.StreamTableJoin():
+                return table_join.stream_table_join(node, env, buffers.grace(node), emit)
+            case n.GlobalJoin():
+                return table_join.global_join(node, lookup_in(env.store(node.store)), env, emit)
+            # Tables
             case n.TableSource():
-                return table.source(node, self.env, emit)
+                return table.source(node, env, emit)
             case n.TableFilter():
-                return table.derived(node, table.filtered(node), self.env, emit)
+                return table.derived(node, table.filtered(node), env, emit)
             case n.TableMapValues():
-                return table.derived(node, table.mapped(node), self.env, emit)
+                return table.derived(node, table.mapped(node), env, emit)
             case n.TableTransformValues():
-                return table.transform_values(node, self.transformer(node), self.env, emit)
+                return table.transform_values(node, self.transformer(node), env, emit)
             case n.TableToStream():
                 return table.to_stream(emit)
             case n.TableRekey():
                 return table.rekey(node, emit)
-            case n.TableJoin():
-                return table_join.table_join(node, self.env, emit)
-            case n.TableJoinMerge():
-                return table_join.merge(node, self.env, emit)
+            case n.TableAggregate():
+                return table.aggregate(node, env, emit)
+            case n.TableReduce():
+                return table.reduce(node, env, emit)
             case n.Suppress():
-                below_aggregate = feeds_aggregate(self.graph, node.name)
-                return suppress.suppress(
-                    node, self.buffers.suppress(node), self.env, emit, old_is_prior=below_aggregate
-                )
-            case _:
-                return None
-
-    def _stream_join(self, node: n.Node, emit: Emit) -> Emit | None:
-        match node:
-            case n.JoinWindow():
-                return stream_join.join_window(node, self.env, emit)
-            case n.StreamJoin():
-                return stream_join.stream_join(node, self.env, self.buffers.unmatched(node), emit)
-            case n.SelfJoin():
-                return stream_join.self_join(node, self.env, emit)
-            case n.StreamTableJoin():
-                return table_join.stream_table_join(node, self.env, self.buffers.grace(node), emit)
-            case n.GlobalJoin():
-                return table_join.global_join(node, lookup_in(self.env.store(node.store)), self.env, emit)
-            case _:
-                return None
-
-    def _foreign_key_join(self, node: n.Node, emit: Emit) -> Emit | None:
-        key, value, env = self.serdes.key, self.serdes.inner_value, self.env
-        match node:
+                old_is_prior = feeds_aggregate(self.graph, node.name)
+                return suppress.suppress(node, buffers.suppress(node), env, emit, old_is_prior=old_is_prior)
+            # Joins of tables
+            case n.TableJoin():
+                return table_join.table_join(node, env, emit)
+            case n.TableJoinMerge():
+                return table_join.merge(node, env, emit)
             case n.Subscribe():
                 return foreign_key_join.subscribe(node, key(node.foreign_key), value(node.value), env, emit)
             case n.SubscriptionReceive():
-                return foreign_key_join.receive(self.buffers.subscriptions(node.store), env, emit)
+                return foreign_key_join.receive(buffers.subscriptions(node.store), env, emit)
             case n.SubscriptionJoin():
                 return foreign_key_join.answer(node, env, emit)
             case n.ForeignUpdate():
-                return foreign_key_join.foreign_update(node, self.buffers.subscriptions(node.store), env, emit)
+                return foreign_key_join.foreign_update(node, buffers.subscriptions(node.store), env, emit)
             case n.ResponseJoin():
                 return foreign_key_join.respond(node, value(node.value), env, emit)
             case _:
-                return None
+                assert_never(node)
+
+    def _needs_true_old(self, node: n.Node) -> bool:
+        return feeds_suppressed_aggregate(self.graph, node.name)
 
     # ------------------------------------------------------------------------------------------------ user code
     def _context(self, kind: type[Context], name: str, children: Mapping[str, Emit]) -> Context:
-        stores = [*self.graph.node_stores[name], *self.graph.global_stores]
-        guard = self.failures.guard_punctuation
-        return kind(name, self.task_id, self.env, children, stores, self.program.punctuations, guard)
+        own, guard = self.graph.node_stores[name], self.failures.guard_punctuation
+        read_only = [store for store in self.graph.global_stores if store not in own]
+        return kind(name, self.task_id, self.env, children, own, read_only, self.program.punctuations, guard)
 
     def _process(self, node: n.Process, children: Mapping[str, Emit]) -> Emit:
         user = node.supplier()

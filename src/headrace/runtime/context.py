@@ -13,6 +13,7 @@ from headrace.model.windows import milliseconds
 from headrace.runtime.environment import Env
 from headrace.runtime.operators.emit import Emit, fan_out
 from headrace.runtime.punctuation import Punctuations, Schedule
+from headrace.state.read_only import ReadOnly
 from headrace.topology.processor import Cancellable, Punctuation
 
 
@@ -26,13 +27,14 @@ class Context:
         env: Env,
         children: Mapping[str, Emit],
         stores: Collection[str],
+        read_only: Collection[str],
         punctuations: Mapping[Punctuation, Punctuations],
         guard: Callable[[str, Callable[[int], None]], Callable[[int], None]],
     ) -> None:
         self.node, self.task_id = node, task_id
-        self.commit_requested = False
         self.started = False  # `init` is over
-        self._env, self._children, self._stores, self._punctuations = env, children, stores, punctuations
+        self._env, self._children, self._punctuations = env, children, punctuations
+        self._stores, self._read_only = stores, read_only
         self._to_all = fan_out(list(children.values()))
         self._schedules, self._guard = 0, guard
 
@@ -61,13 +63,15 @@ class Context:
         emit(record.key, record.value, record.timestamp, record.headers)
 
     def store(self, name: str) -> Any:
-        if name not in self._stores:
-            have = ", ".join(self._stores) or "none"
-            raise InvalidStateStoreError(
-                f"{self.node} has no store {name!r} (it has: {have}). "
-                f"Connect it: topology.connect({self.node!r}, {name!r}), or name it in process(supplier, {name!r})."
-            )
-        return self._env.store(name)
+        if name in self._stores:
+            return self._env.store(name)
+        if name in self._read_only:
+            return ReadOnly(self._env.store(name), "only the processor that fills this global store may write to it")
+        have = ", ".join([*self._stores, *self._read_only]) or "none"
+        raise InvalidStateStoreError(
+            f"{self.node} has no store {name!r} (it has: {have}). "
+            f"Connect it: topology.connect({self.node!r}, {name!r}), or name it in process(supplier, {name!r})."
+        )
 
     def schedule(
         self,
@@ -106,7 +110,7 @@ class Context:
         return schedule
 
     def commit(self) -> None:
-        self.commit_requested = True
+        self._env.here.commit_requested = True
 
 
 class TransformerContext(Context):

@@ -28,12 +28,13 @@ class Result(NamedTuple):
     outputs: list[Output]
     delta: Delta
     dropped: dict[str, int]  # dropped records, by reason
+    commit_requested: bool = False  # a processor called `context.commit()`
 
 
 class CurrentRecord:
     """The record that the task processes now: where it was read, and the stream time and clock of the task."""
 
-    __slots__ = ("clock", "order", "row", "stream_time")
+    __slots__ = ("clock", "commit_requested", "order", "row", "stream_time")
 
     def now(self) -> int:
         return self.clock
@@ -43,6 +44,7 @@ class CurrentRecord:
         self.order: Any = None  # the place of the input record in its batch; outputs inherit it
         self.stream_time = -1
         self.clock = 0
+        self.commit_requested = False  # by a processor, since the last commit
 
     @property
     def metadata(self) -> RecordMetadata | None:

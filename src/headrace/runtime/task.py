@@ -230,6 +230,7 @@ class Task:
             self.state.rollback()
             self._outbox.clear()
             self._dropped.clear()
+            self.here.commit_requested = False
             raise
 
     def _end(self, version: Version) -> Result:
@@ -242,7 +243,8 @@ class Task:
         for punctuations, order in self._orders:
             order.value = punctuations.order
         delta = self.state.commit(version)
-        result = Result(self._outbox.copy(), delta, dict(self._dropped))
+        result = Result(self._outbox.copy(), delta, dict(self._dropped), self.here.commit_requested)
+        self.here.commit_requested = False
         self._outbox.clear()
         self._dropped.clear()
         return result

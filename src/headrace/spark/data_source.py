@@ -47,7 +47,9 @@ class Reader(DataSourceStreamReader):
     def latestOffset(self, start: Any = None, limit: Any = None) -> dict[str, Any]:  # noqa: N802
         """The next batch if there is anything to do, now or in a moment, else the last one again."""
         job, planner = self._open()
-        soonest = self._planned + job.config.commit_interval_ms / 1000
+        # A processor that calls `context.commit()` has the next batch, and its commit, begin without the interval.
+        requested = read_control(self._control).commit_requested
+        soonest = self._planned + (0.0 if requested else job.config.commit_interval_ms / 1000)
         planner.pause(soonest - time.monotonic())
         if not self._plans(job, planner, soonest):
             planner.wait(read_control(self._control))

@@ -42,6 +42,7 @@ class MicroBatchQuery:
         self._paused, self._stopping, self._wanted = paused, False, False
         self._shares_time = job.config.stream_time_scope == "application"
         self._told = self._stream_time = -1
+        self._commit_requested = False
         self.phases: dict[int, dict[str, float]] = {}  # ms, by batch
         self._ended: dict[int, float] = {}  # when batches were committed that are not delivered yet
         self._tell(anew=True)
@@ -62,7 +63,13 @@ class MicroBatchQuery:
         if anew:
             self._standing = control_of(self._coordinator.ledger, self._coordinator.spoilt, self._stream_time)
         idle, self._wanted = self._paused or self._stopping or self._failed is not None, self._coordinator.wants_batch
-        told = msgspec.structs.replace(self._standing, paused=idle, wanted=self._wanted, sizes=dict(self._totals.sizes))
+        told = msgspec.structs.replace(
+            self._standing,
+            paused=idle,
+            wanted=self._wanted,
+            commit_requested=self._commit_requested,
+            sizes=dict(self._totals.sizes),
+        )
         write_control(self._control, told)
 
     def _commit(self, frame: DataFrame, _: int) -> None:
@@ -85,6 +92,7 @@ class MicroBatchQuery:
                 self._totals.add(receipts, tallies, batch.clock, SystemClock().now())
                 self._told = self._stream_time
                 self._stream_time = max([self._stream_time, *(receipt.stream_time for receipt in receipts)])
+                self._commit_requested = any(receipt.commit_requested for receipt in receipts)
         except Exception as error:  # noqa: BLE001
             self._failed = error
         with self._changed:

@@ -138,6 +138,7 @@ class SlotRunner:
             dropped=with_lost(order.ranges, result.dropped),
             due=task.next_tick,
             stream_time=task.here.stream_time,
+            commit_requested=result.commit_requested,
             sent={target: len(some) for target, some in sent.items()},
             consumed=consumed,
         )

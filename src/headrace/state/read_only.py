@@ -1,4 +1,4 @@
-"""Stores that can only be read: what queries, joins with global tables and the outside get to see."""
+"""A view of a store that can read and not write: what a processor gets for a global store that another one fills."""
 
 from __future__ import annotations
 
@@ -27,11 +27,19 @@ READS: dict[type, set[str]] = {
 
 
 class ReadOnly:
-    """A view of a store: its methods that read are the store's own, its methods that write refuse."""
+    """A read-only view of a store; `reason` says why it cannot write.
 
-    def __init__(self, store: Any) -> None:
+    The methods that read are the store's own. The methods that write raise an InvalidStateStoreError, where Kafka
+    Streams raises UnsupportedOperationException.
+
+    >>> from headrace import Stores, serde
+    >>> from headrace.state.engine import MemoryEngine
+    >>> from headrace.state.task_state import open_alone
+    """
+
+    def __init__(self, store: Any, reason: str) -> None:
         self.name: str = store.name
-        self._store = store
+        self._store, self._reason = store, reason
         self._reads = READS[type(store)]
 
     def __getattr__(self, method: str) -> Any:
@@ -52,6 +60,4 @@ class ReadOnly:
         return f"<store {self.name}, read only>"
 
     def _refuse(self, *_: Any, **__: Any) -> NoReturn:
-        raise InvalidStateStoreError(
-            f"store {self.name!r} can only be read here: write to it in a processor connected to it"
-        )
+        raise InvalidStateStoreError(f"store {self.name!r} is read-only here: {self._reason}")
