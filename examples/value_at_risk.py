@@ -11,7 +11,7 @@ from math import isqrt
 from random import Random
 
 from examples.events import START, Event, Topics
-from headrace import FixedKeyRecord, Materialized, ProcessorContext, Stores, StreamsBuilder, Topology, serde
+from headrace import FixedKeyProcessorContext, FixedKeyRecord, Materialized, Stores, StreamsBuilder, Topology, serde
 
 APPLICATION = "value-at-risk"
 POSITIONS, PRICES, LIMITS = "positions", "prices", "risk-limits"
@@ -100,7 +100,7 @@ def to_rebalance(risk: Risk, limit: int) -> Rebalance:
 class OncePerBreach:
     """Lets an order through when the limit is passed, and no other until the risk was below it again."""
 
-    def init(self, context: ProcessorContext) -> None:
+    def init(self, context: FixedKeyProcessorContext) -> None:
         self.context, self.above = context, context.store("above-limit")
 
     def process(self, record: FixedKeyRecord) -> None:

@@ -80,6 +80,46 @@ def test_records_are_piped_together_and_read_together():
         assert driver.output_topic("out", **TEXTS).read_records() == records
 
 
+def times(driver):
+    return [record.timestamp for record in driver.output_topic("out").read_records()]
+
+
+def test_an_input_topic_advances_time_by_itself():
+    with copying() as driver:
+        start = datetime(1970, 1, 1, 0, 0, 1, tzinfo=UTC)
+        lines = driver.input_topic("in", **TEXTS, start=start, advance=timedelta(milliseconds=10))
+        lines.pipe_all(["a", "b"])
+        lines.pipe("c", timestamp=5)
+        lines.pipe_key_values([("k", "d")])
+        assert times(driver) == [1000, 1010, 5, 1020]
+        lines.advance_time(timedelta(seconds=1))
+        lines.pipe("e")
+        assert times(driver) == [2030]
+
+
+def test_an_advance_without_a_start_begins_at_the_wall_clock():
+    with copying() as driver:
+        driver.advance_wall_clock(timedelta(seconds=7))
+        lines = driver.input_topic("in", **TEXTS, advance=1)
+        driver.advance_wall_clock(500)
+        lines.pipe_all(["a", "b"])
+        assert times(driver) == [7000, 7001]
+
+
+def test_an_advance_is_not_negative():
+    with copying() as driver, pytest.raises(ValueError, match="the advance of the input topic 'in'"):
+        driver.input_topic("in", advance=-1)
+
+
+def test_values_and_records_are_piped_together():
+    with copying() as driver:
+        driver.input_topic("in", **TEXTS).pipe_all(["a", Record("k", "b", 9), None])
+        copied = driver.output_topic("out", **TEXTS).read_records()
+        assert [(record.key, record.value, record.timestamp) for record in copied] == [
+            (None, "a", 0), ("k", "b", 9), (None, None, 0),
+        ]  # fmt: skip
+
+
 def test_a_topic_that_nobody_reads_is_refused():
     with copying() as driver, pytest.raises(ValueError, match="no source of the topology reads the topic 'inn'"):
         driver.input_topic("inn").pipe(b"v")
@@ -128,11 +168,57 @@ def test_reading_takes_records_off_the_topic_however_often_it_is_opened():
 
 def test_a_topic_that_nothing_was_produced_to_reads_as_empty():
     with copying() as driver:
-        nothing = driver.output_topic("nothing")
+        nothing = driver.output_topic("out")
         assert nothing.read_records() == nothing.read_values() == nothing.read_key_values() == []
         assert nothing.read_table() == {}
-        with pytest.raises(StreamsError, match="nothing is left to read in the topic 'nothing'"):
+        with pytest.raises(StreamsError, match="nothing is left to read in the topic 'out'"):
             nothing.read_record()
+
+
+def test_a_topic_that_no_sink_writes_is_an_error_that_names_those_that_exist():
+    with copying() as driver:
+        wrong = driver.output_topic("outt")
+        for read in (
+            wrong.read_record,
+            wrong.read_values,
+            wrong.read_table,
+            lambda: wrong.size,
+            lambda: wrong.is_empty,
+        ):
+            with pytest.raises(ValueError, match=r"writes the topic 'outt': did you mean 'out'\? \(it writes: out\)"):
+                read()
+
+
+def test_a_topic_that_an_extractor_may_choose_reads_as_empty():
+    builder = StreamsBuilder()
+    builder.stream("in", **TEXTS).to(lambda key, value, context: value)
+    with TopologyTestDriver(builder.build()) as driver:
+        assert driver.output_topic("later").is_empty
+        driver.input_topic("in", **TEXTS).pipe("later")
+        assert driver.output_topic("later", value=serde.STRING).read_values() == ["later"]
+
+
+def test_the_dead_letter_topic_and_internal_topics_exist():
+    builder = StreamsBuilder()
+    builder.stream("in", **TEXTS).select_key(lambda v: v).repartition(name="again", **TEXTS).foreach(
+        lambda k, v: 1 / int(v)
+    )
+    config = {"errors.dead.letter.queue.topic.name": "dead", "processing.exception.handler": "dead_letter"}
+    with TopologyTestDriver(builder.build(), config=config) as driver:
+        assert driver.output_topic("dead").is_empty
+        assert driver.output_topic("test-again-repartition").size == 0
+        driver.input_topic("in", **TEXTS).pipe_all(["1", "0"])
+        assert driver.output_topic("test-again-repartition").size == 2
+        assert driver.output_topic("dead", value=serde.STRING).read_values() == ["0"]
+
+
+def test_size_and_is_empty_do_not_take_records_off():
+    with copying() as driver:
+        driver.input_topic("in", **TEXTS).pipe_all(["1", "2"])
+        copies = driver.output_topic("out", **TEXTS)
+        assert (copies.size, copies.is_empty, copies.size) == (2, False, 2)
+        copies.read_record()
+        assert (copies.size, copies.read_values(), copies.is_empty) == (1, ["2"], True)
 
 
 def test_a_topic_read_as_a_table_has_the_last_value_of_every_key():
@@ -334,3 +420,33 @@ def test_nodes_can_be_added_below_named_ones_of_the_dsl():
     with TopologyTestDriver(topology) as driver:
         driver.input_topic("in", **TEXTS).pipe("v")
         assert driver.output_topic("out", **TEXTS).read_values() == ["V"]
+
+
+# ------------------------------------------------------------------------------------------------------- wrong names
+@pytest.mark.parametrize(
+    "use, right",
+    [
+        (lambda d: d.create_input_topic, "input_topic(topic, key=, value=)"),
+        (lambda d: d.createOutputTopic, "output_topic(topic, key=, value=)"),
+        (lambda d: d.getStateStore, "store(name)"),
+        (lambda d: d.get_key_value_store, "store(name)"),
+        (lambda d: d.advanceWallClockTime, "advance_wall_clock(duration)"),
+        (lambda d: d.advance_wall_clock_time, "advance_wall_clock(duration)"),
+        (lambda d: d.producedTopicNames, "produced_topics"),
+        (lambda d: d.input_topic("in").pipeInput, "pipe(value) or pipe(key, value)"),
+        (lambda d: d.input_topic("in").pipe_input, "pipe(value) or pipe(key, value)"),
+        (lambda d: d.input_topic("in").pipeKeyValueList, "pipe_key_values(pairs)"),
+        (lambda d: d.output_topic("out").readKeyValuesToList, "read_key_values()"),
+        (lambda d: d.output_topic("out").read_key_values_to_map, "read_table()"),
+        (lambda d: d.output_topic("out").getQueueSize, "size"),
+    ],
+)
+def test_javas_names_get_pythons(use, right):
+    with copying() as driver, pytest.raises(AttributeError) as raised:
+        use(driver)
+    assert str(raised.value).endswith(f"use {right}")
+
+
+def test_an_unknown_option_lists_the_options():
+    with copying() as driver, pytest.raises(TypeError, match=r"did you mean value=\? \(options: key=, value=, start="):
+        driver.input_topic("in", value_serde=serde.STRING)  # pyright: ignore[reportCallIssue]

@@ -11,14 +11,17 @@ methods (`foreign_key=`). This module turns each of them into an error that says
 
     class Stores(metaclass=RenamedNames): ...               # attributes of the class itself: Stores.persistent
 
-A call that succeeds pays one extra function call. No signature changes, so `help()`, editors and type checkers see
-the original. Python prints its own "Did you mean" below an AttributeError, because the error has `name` and `obj`.
+A call of a wrapped function that succeeds pays one extra call; `explain_attributes` wraps nothing. No signature
+changes, so `help()`, editors and type checkers see the original. Python prints its own "Did you mean" below an
+AttributeError, because the error has `name` and `obj`.
 """
 
 from __future__ import annotations
 
+import dis
 import inspect
 import re
+import sys
 from collections.abc import Callable, Iterable, Mapping
 from difflib import get_close_matches
 from enum import EnumType
@@ -99,6 +102,28 @@ def missing_attribute(owner: object, name: str, renamed: Mapping[str, str] | Non
     return AttributeError(message, name=name, obj=owner)
 
 
+def missing_name(module: str, name: str, renamed: Mapping[str, str]) -> AttributeError | ImportError:
+    """The error for a name that a module does not have, for the module's `__getattr__`.
+
+    `from module import name` replaces an AttributeError with a message of its own. So there it is an ImportError, which
+    Python passes on; everywhere else it is an AttributeError.
+
+    >>> import headrace
+    >>> headrace.KafkaStreams
+    Traceback (most recent call last):
+    AttributeError: headrace has no 'KafkaStreams': use Application(application_id, topology, log=...)
+    >>> from headrace import Named
+    Traceback (most recent call last):
+    ImportError: headrace has no 'Named': use the option name= of every operator
+    """
+    error = missing_attribute(sys.modules[module], name, renamed)
+    frame = inspect.currentframe()
+    caller = frame and frame.f_back and frame.f_back.f_back  # between them is `__getattr__`
+    if caller and name in renamed and dis.opname[caller.f_code.co_code[caller.f_lasti]] == "IMPORT_FROM":
+        return ImportError(error.args[0], name=module)
+    return error
+
+
 class RenamedNames(type):
     """A metaclass that explains missing attributes of the class itself, by the names given to `explain_names`.
 
@@ -141,6 +166,29 @@ def _renamed_of(cls: type) -> Mapping[str, str]:
     return {}
 
 
+def explain_attributes(renamed: Mapping[str, str] | None = None) -> Callable[[Class], Class]:
+    """A class decorator: a missing attribute gets an error with a hint. It adds `__getattr__` and wraps nothing.
+
+    >>> @explain_attributes({"get_state_store": "store(name)"})
+    ... class Context:
+    ...     pass
+    >>> Context().getStateStore
+    Traceback (most recent call last):
+    AttributeError: Context has no 'getStateStore': use store(name)
+    """
+    names = dict(renamed or {})
+
+    def explain(cls: Class) -> Class:
+        def missing(self: object, name: str) -> NoReturn:
+            raise missing_attribute(self, name, names)
+
+        type.__setattr__(cls, "__renamed__", names)
+        cls.__getattr__ = missing  # pyright: ignore[reportAttributeAccessIssue] - type checkers must not see it
+        return cls
+
+    return explain
+
+
 def explain_names(
     renamed: Mapping[str, str] | None = None, options: Mapping[str, str] | None = None
 ) -> Callable[[Class], Class]:
@@ -164,23 +212,18 @@ def explain_names(
     Traceback (most recent call last):
     AttributeError: Topic has no 'readValues': use read_values
     """
-    names = dict(renamed or {})
 
     def explain(cls: Class) -> Class:
-        def missing(self: object, name: str) -> NoReturn:
-            raise missing_attribute(self, name, names)
-
         for name, member in list(cls.__dict__.items()):
             if name.startswith("_") and name != "__init__":
                 continue
             if isinstance(member, FunctionType):
-                setattr(cls, name, explain_options(options)(member))
+                if member.__kwdefaults__ or member.__defaults__:  # Python's own error suits a method without options
+                    setattr(cls, name, explain_options(options)(member))
             elif isinstance(member, staticmethod | classmethod):
                 inner = cast("staticmethod[..., Any] | classmethod[Any, ..., Any]", member)
                 setattr(cls, name, type(inner)(explain_options(options)(inner.__func__)))
-        type.__setattr__(cls, "__renamed__", names)
-        cls.__getattr__ = missing  # pyright: ignore[reportAttributeAccessIssue] - type checkers must not see it
-        return cls
+        return explain_attributes(renamed)(cls)
 
     return explain
 

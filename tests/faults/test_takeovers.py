@@ -110,4 +110,4 @@ def of_one_run(lines: int) -> list[tuple]:
     with TopologyTestDriver(count_words(), CACHE_OFF) as driver:
         for number in range(lines):
             driver.pipe_row("lines", b"%d" % (number % 5), line(number).encode(), 10 * number, ())
-        return [(key, value, timestamp) for _, _, key, value, timestamp, _, _ in driver.take("out")]
+        return [(key, value, timestamp) for _, _, key, value, timestamp, _, _ in driver.queue("out")]

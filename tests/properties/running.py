@@ -68,7 +68,7 @@ def levels_of(case: Case, program: Program, *, caching: bool = False, engine: st
     with engines(engine) as opened:
         levels = Levels(program.topology, Config.of(settings_of(case, caching=caching)), opened)
         try:
-            if levels.plan.back_edges:
+            if any(edge.back for edge in levels.plan.edges):
                 raise Unfit
             yield levels
         finally:

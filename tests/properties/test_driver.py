@@ -49,7 +49,8 @@ def pipe(driver: TopologyTestDriver, row: Row) -> dict[str, Records]:
     """Pipes a record of the topic in; what it made the driver write, to internal topics, too."""
     topic, _, _, key, value, timestamp, headers, _ = row
     driver.pipe_row(topic, key, value, timestamp, headers)
-    return by_topic([output for topic in sorted(driver.produced_topics) for output in driver.take(topic)])
+    queues = [driver.queue(topic) for topic in sorted(driver.produced_topics)]
+    return by_topic([queue.popleft() for queue in queues for _ in range(len(queue))])
 
 
 def decided(plan: Plan, produced: dict[str, Records]) -> bool:

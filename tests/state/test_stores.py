@@ -24,10 +24,14 @@ ALL = [
 ]
 
 
+def promised_by(protocol):
+    return {name for base in protocol.__mro__[:2] for name in vars(base) if not name.startswith("_")}
+
+
 @pytest.mark.parametrize("spec, kind, protocol", ALL)
 def test_a_spec_says_what_was_asked_for_and_its_store_has_all_that_is_promised(spec, kind, protocol):
     assert (spec.name, spec.kind, spec.persistent, spec.logging, spec.caching) == ("s", kind, True, True, False)
-    promised = {name for name in vars(protocol) if not name.startswith("_")}
+    promised = promised_by(protocol)
     assert promised <= set(dir(opened_state(spec, MemoryEngine()).store("s")))
 
 
@@ -62,11 +66,11 @@ def test_names_are_made_of_letters_digits_dots_underscores_and_dashes(name):
 @pytest.mark.parametrize("spec, kind, protocol", ALL)
 def test_a_view_reads_and_does_not_write(spec, kind, protocol):
     store = opened_state(spec, MemoryEngine()).store("s")
-    view = ReadOnly(store)
-    promised = {name for name in vars(protocol) if not name.startswith("_")} - {"name"}
+    view = ReadOnly(store, "it is global")
+    promised = promised_by(protocol) - {"name"}
     assert promised == READS[type(store)] | (WRITES & promised)
     for method in WRITES & promised:
-        with pytest.raises(InvalidStateStoreError, match="store 's' can only be read here"):
+        with pytest.raises(InvalidStateStoreError, match="store 's' is read-only here: it is global"):
             getattr(view, method)("k", "v")
     with pytest.raises(AttributeError, match="store 's' has no 'hold_back'"):
         view.hold_back(0)
@@ -75,18 +79,18 @@ def test_a_view_reads_and_does_not_write(spec, kind, protocol):
 def test_views_give_what_their_stores_have():
     store = opened_state(Stores.timestamped_key_value("s"), MemoryEngine()).store("s")
     store.put("k", ValueAndTimestamp("v", 1))
-    view = ReadOnly(store)
+    view = ReadOnly(store, "it is global")
     assert (view.name, view.get("k"), view.approximate_size) == ("s", ValueAndTimestamp("v", 1), 1)
     sessions = opened_state(Stores.session("s", 10), MemoryEngine()).store("s")
     sessions.put(Windowed("k", Window(0, 1)), "v")
-    assert list(ReadOnly(sessions).all()) == list(sessions.all()) != []
+    assert list(ReadOnly(sessions, "it is global").all()) == list(sessions.all()) != []
 
 
 def test_to_look_at_an_lru_store_is_not_to_use_it():
     store = opened_state(Stores.lru("s", 2), MemoryEngine()).store("s")
     for key in "ab":
         store.put(key, "v")
-    assert ReadOnly(store).get("a") == "v"
+    assert ReadOnly(store, "it is global").get("a") == "v"
     store.put("c", "v")
     assert [key for key, _ in store.all()] == ["b", "c"]
 

@@ -48,7 +48,6 @@ class Receipt:
     dropped: Mapping[str, int] = field(default_factory=dict[str, int])
     due: int | None = None  # when the wall clock next has work for it
     stream_time: int = -1
-    commit_requested: bool = False  # a processor called `context.commit()`
     sent: Mapping[TaskId, int] = field(default_factory=dict[TaskId, int])
     consumed: Mapping[str, int] = field(default_factory=dict[str, int])
 
@@ -129,7 +128,6 @@ class Yield:
     dropped: Mapping[str, int] = field(default_factory=dict[str, int])
     due: int | None = None
     stream_time: int = -1
-    commit_requested: bool = False  # a processor called `context.commit()`
     sent: Mapping[TaskId, int] = field(default_factory=dict[TaskId, int])
     consumed: Mapping[str, int] = field(default_factory=dict[str, int])
     whole: bool = False
@@ -171,7 +169,6 @@ def hand_back(
             dropped=given.dropped,
             due=given.due,
             stream_time=given.stream_time,
-            commit_requested=given.commit_requested,
             sent=given.sent,
             consumed=given.consumed,
         )

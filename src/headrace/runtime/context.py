@@ -1,12 +1,13 @@
-"""The context that a processor gets: forward, stores, schedules, times."""
+"""The context that the runtime gives to a user's processor: forward, stores, schedules, times and commits."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
 from datetime import timedelta
-from typing import Any
+from typing import Any, TypeVar, overload
 
 from headrace.errors import InvalidStateStoreError, StreamsError
+from headrace.hints import explain_attributes
 from headrace.model.ids import TaskId
 from headrace.model.record import FixedKeyRecord, Record, RecordMetadata
 from headrace.model.windows import milliseconds
@@ -14,11 +15,32 @@ from headrace.runtime.environment import Env
 from headrace.runtime.operators.emit import Emit, fan_out
 from headrace.runtime.punctuation import Punctuations, Schedule
 from headrace.state.read_only import ReadOnly
+from headrace.state.spec import StoreSpec, store_name
 from headrace.topology.processor import Cancellable, Punctuation
 
+S = TypeVar("S")
 
+
+@explain_attributes(
+    {
+        "get_state_store": "store(name)",
+        "state_store": "store(name)",
+        "current_stream_time_ms": "stream_time",
+        "current_system_time_ms": "wall_clock",
+        "timestamp": "record.timestamp, or stream_time",
+        "headers": "record.headers",
+        "topic": "record_metadata.topic",
+        "partition": "record_metadata.partition",
+        "offset": "record_metadata.offset",
+        "application_id": "the id that the Application was given",
+    }
+)
 class Context:
-    """The `ProcessorContext` of one processor."""
+    """The context of one processor: a `ProcessorContext` or, for a fixed key, a `FixedKeyProcessorContext`.
+
+    `stores` are the stores connected to the processor. It may read `read_only` stores, the global ones, and not write
+    them: every task reads the same global store, and only the processor that fills it sees all records of its topic.
+    """
 
     def __init__(
         self,
@@ -40,17 +62,21 @@ class Context:
 
     @property
     def record_metadata(self) -> RecordMetadata | None:
+        """The topic, partition and offset of the current record; None in a punctuation."""
         return self._env.here.metadata
 
     @property
     def stream_time(self) -> int:
+        """The largest timestamp that the task has seen, -1 before the first record."""
         return self._env.here.stream_time
 
     @property
     def wall_clock(self) -> int:
+        """The time of the current batch, in milliseconds since the epoch."""
         return self._env.here.clock
 
     def forward(self, record: Record | FixedKeyRecord, to: str | None = None) -> None:
+        """Send a record to all children, or to the child named `to`."""
         if not isinstance(record, (Record, FixedKeyRecord)):  # pyright: ignore[reportUnnecessaryIsInstance] - user code
             raise TypeError(f"{self.node} forwards a {type(record).__name__}; make it a Record(key, value, timestamp)")
         if to is None:
@@ -62,7 +88,13 @@ class Context:
             raise StreamsError(f"{self.node} has no child {to!r} to forward to (it has: {have})")
         emit(record.key, record.value, record.timestamp, record.headers)
 
-    def store(self, name: str) -> Any:
+    @overload
+    def store(self, store: StoreSpec[S]) -> S: ...
+    @overload
+    def store(self, store: str) -> Any: ...
+    def store(self, store: str | StoreSpec[Any]) -> Any:
+        """A store that is connected to the processor, or a global store, which is read-only."""
+        name = store_name(store)
         if name in self._stores:
             return self._env.store(name)
         if name in self._read_only:
@@ -80,7 +112,13 @@ class Context:
         f: Callable[[int], None],
         start: int | None = None,
     ) -> Cancellable:
+        """Call `f(timestamp)` every `interval`, from `start` on if it is given."""
         every = milliseconds(interval, "the interval of a punctuation", at_least=1)
+        if not isinstance(punctuation, Punctuation):  # pyright: ignore[reportUnnecessaryIsInstance] - user code
+            raise TypeError(
+                f"{self.node}: schedule(interval, punctuation, f) takes Punctuation.STREAM_TIME or "
+                f"Punctuation.WALL_CLOCK, not {punctuation!r}"
+            )
         if start is not None and start < 0:
             raise ValueError(f"{self.node}: a schedule cannot start at {start}, before the epoch")
         here = self._env.here
@@ -89,8 +127,8 @@ class Context:
         first = start if start is not None else 0 if stream else now + every
         if start is not None and start < now:
             first = start + ((now - start) // every + 1) * every
-        # A schedule is identified by its rank among the processor's schedules. Those of `init` are restored after a
-        # restart; a schedule that is made later starts from the time at which it is made.
+        # The order in which a processor makes its schedules tells them apart. A schedule made in `init` goes on after a
+        # restart; a schedule made later begins again whenever it is made.
         self._schedules += 1
         name = f"{self.node}/schedule {self._schedules} {punctuation.value} {every}"
         due = self._env.state.cell(name, None)
@@ -110,11 +148,13 @@ class Context:
         return schedule
 
     def commit(self) -> None:
+        """Request a commit: the application commits as soon as it can, before the commit interval has passed."""
         self._env.here.commit_requested = True
 
 
 class TransformerContext(Context):
-    """The context of a value transformer, which returns its results and forwards nothing."""
+    """The context of a value transformer, which returns its result and forwards nothing."""
 
     def forward(self, record: Record | FixedKeyRecord, to: str | None = None) -> None:
+        """Raise an error: a value transformer cannot forward."""
         raise StreamsError(f"{self.node}: transform_values returns its result and cannot forward; use process for that")

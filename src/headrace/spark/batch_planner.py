@@ -45,7 +45,9 @@ class Control(msgspec.Struct, frozen=True):
     spoilt: list[tuple[int, int]]  # tasks whose state cannot be read any more from the checkpoint
     paused: bool = False  # no further batch
     wanted: bool = False  # a batch, though there may be nothing to read
-    commit_requested: bool = False  # a processor called `context.commit()`: the next batch does not wait for the interval
+    commit_requested: bool = (
+        False  # a processor called `context.commit()`: the next batch does not wait for the interval
+    )
     sizes: dict[str, int] = {}  # bytes of a record, by topic, as far as there have been any
 
 

@@ -92,7 +92,7 @@ class MicroBatchQuery:
                 self._totals.add(receipts, tallies, batch.clock, SystemClock().now())
                 self._told = self._stream_time
                 self._stream_time = max([self._stream_time, *(receipt.stream_time for receipt in receipts)])
-                self._commit_requested = any(receipt.commit_requested for receipt in receipts)
+                self._commit_requested = any(isinstance(message, wire_format.CommitRequest) for message in messages)
         except Exception as error:  # noqa: BLE001
             self._failed = error
         with self._changed:

@@ -138,13 +138,15 @@ class SlotRunner:
             dropped=with_lost(order.ranges, result.dropped),
             due=task.next_tick,
             stream_time=task.here.stream_time,
-            commit_requested=result.commit_requested,
             sent={target: len(some) for target, some in sent.items()},
             consumed=consumed,
         )
         inline, at_step = job.config.receipt_max_bytes, job.at_step
         receipt = hand_back(self.storage, attempt, given, self._partitions, inline=inline, at_step=at_step)
         yield job.slot_of(task_id), wire_format.RECEIPT + encode_receipt(receipt)
+        if result.commit_requested:
+            request = wire_format.CommitRequest(task_id.subtopology, task_id.partition)
+            yield job.slot_of(task_id), wire_format.encode(request)
         self._notes.written = counted([*sent.values(), *carried.values(), outbox], job.topics_written(order.stage))
         yield job.slot_of(task_id), self._notes.tally(attempt, orders.clock, positions, result.outputs)
 

@@ -1,6 +1,8 @@
 """What travels between levels: a Spark row is the slot that it goes to and one message.
 
-| kind u8: "O" orders, "R" rows, "C" receipt, "T" tally, "B" batch, "S" shared, "L" left, "F" failure | MessagePack |
+| kind u8 | MessagePack |
+
+Kinds: "O" orders, "R" rows, "C" receipt, "T" tally, "B" batch, "Q" commit request, "S" shared, "L" left, "F" failure.
 
 Messages as Arrow, which is how Spark takes and gives them.
 """
@@ -86,6 +88,13 @@ class Batch(NamedTuple):
     clock: int
 
 
+class CommitRequest(NamedTuple):
+    """A processor of the task called `context.commit()`."""
+
+    stage: int
+    partition: int
+
+
 class ShareOrder(NamedTuple):
     """The share of a batch that somebody is to deliver; where that is exactly once, `line` names who shared it out."""
 
@@ -113,14 +122,18 @@ class Failed(NamedTuple):
 
 
 _encode = msgspec.msgpack.Encoder().encode
-_LETTERS = {Orders: b"O", Rows: b"R", Tally: b"T", Batch: b"B", ShareOrder: b"S", ShareDone: b"L", Failed: b"F"}
+_LETTERS = {
+    Orders: b"O", Rows: b"R", Tally: b"T", Batch: b"B", CommitRequest: b"Q", ShareOrder: b"S", ShareDone: b"L",
+    Failed: b"F",
+}  # fmt: skip
 _orders, _rows = msgspec.msgpack.Decoder(Orders), msgspec.msgpack.Decoder(Rows)
 _batch, _failed = msgspec.msgpack.Decoder(Batch), msgspec.msgpack.Decoder(Failed)
+_commit_request = msgspec.msgpack.Decoder(CommitRequest)
 _tally = msgspec.msgpack.Decoder(Tally)
 _shared, _left = msgspec.msgpack.Decoder(ShareOrder), msgspec.msgpack.Decoder(ShareDone)
 RECEIPT = b"C"
 
-Message = Orders | Rows | Tally | Batch | ShareOrder | ShareDone | Failed
+Message = Orders | Rows | Tally | Batch | CommitRequest | ShareOrder | ShareDone | Failed
 
 
 def encode(message: Message) -> bytes:
@@ -143,6 +156,8 @@ def decode(raw: bytes) -> Message | bytes:
             return _tally.decode(rest)
         case b"B":
             return _batch.decode(rest)
+        case b"Q":
+            return _commit_request.decode(rest)
         case b"S":
             return _shared.decode(rest)
         case b"L":

@@ -8,33 +8,51 @@ from headrace.errors import InvalidStateStoreError
 from headrace.state.duplicates import WindowedDuplicates
 from headrace.state.key_value import KeyValues
 from headrace.state.lru import RecentlyUsed
+from headrace.state.protocols import (
+    ReadOnlyKeyValueStore,
+    ReadOnlySessionStore,
+    ReadOnlyVersionedStore,
+    ReadOnlyWindowStore,
+)
 from headrace.state.session import Sessions
 from headrace.state.versioned import Versions
 from headrace.state.window import WindowedValues
 
 WRITES = {"put", "put_if_absent", "put_all", "delete", "remove"}
 
-WINDOWED = {"fetch", "backward_fetch", "fetch_all", "backward_fetch_all", "all", "backward_all"}
-KEYED = {"get", "range", "reverse_range", "prefix_scan", "all", "reverse_all", "approximate_size"}
-READS: dict[type, set[str]] = {
-    KeyValues: KEYED,
-    RecentlyUsed: KEYED,
-    WindowedValues: WINDOWED,
-    WindowedDuplicates: WINDOWED,
-    Sessions: {"find_sessions", "backward_find_sessions", "fetch", "backward_fetch", "fetch_session", "all"},
-    Versions: {"get", "history"},
+PROTOCOLS: dict[type, type] = {
+    KeyValues: ReadOnlyKeyValueStore,
+    RecentlyUsed: ReadOnlyKeyValueStore,
+    WindowedValues: ReadOnlyWindowStore,
+    WindowedDuplicates: ReadOnlyWindowStore,
+    Sessions: ReadOnlySessionStore,
+    Versions: ReadOnlyVersionedStore,
+}
+READS = {
+    store: {name for name in vars(protocol) if not name.startswith("_")} - {"name"}
+    for store, protocol in PROTOCOLS.items()
 }
 
 
 class ReadOnly:
-    """A read-only view of a store; `reason` says why it cannot write.
+    """A read-only view of a store; `reason` says in an error why the view cannot write.
 
-    The methods that read are the store's own. The methods that write raise an InvalidStateStoreError, where Kafka
-    Streams raises UnsupportedOperationException.
+    The methods that read are the store's own. The methods that write raise an `InvalidStateStoreError`, where Kafka
+    Streams raises an UnsupportedOperationException.
 
     >>> from headrace import Stores, serde
     >>> from headrace.state.engine import MemoryEngine
-    >>> from headrace.state.task_state import open_alone
+    >>> from headrace.state.task_state import TaskState
+    >>> spec = Stores.key_value("rates", key=serde.STRING, value=serde.LONG)
+    >>> state = TaskState.open(
+    ...     {"rates": spec}, MemoryEngine(), key=serde.STRING, value=serde.STRING, dropped=lambda reason, count: None)
+    >>> state.store("rates").put("EUR", 7)
+    >>> view = ReadOnly(state.store("rates"), "another processor fills it")
+    >>> view.get("EUR")
+    7
+    >>> view.put("EUR", 8)
+    Traceback (most recent call last):
+    headrace.errors.InvalidStateStoreError: store 'rates' is read-only here: another processor fills it
     """
 
     def __init__(self, store: Any, reason: str) -> None:
@@ -43,18 +61,20 @@ class ReadOnly:
         self._reads = READS[type(store)]
 
     def __getattr__(self, method: str) -> Any:
+        if method in ("_store", "_reads", "_reason"):  # a copy that is not filled yet
+            raise AttributeError(method)
         if method in self._reads:
-            # To look at a store from outside is not to use it: it must not change which key has to make room.
-            return (
-                self._store.peek
-                if isinstance(self._store, RecentlyUsed) and method == "get"
-                else getattr(self._store, method)
-            )
-        if method in WRITES and hasattr(self._store, method):
-            return self._refuse
-        raise AttributeError(
-            f"store {self.name!r} has no {method!r} (to read it has: {', '.join(sorted(self._reads))})"
-        )
+            # A read through a view is not a use: it must not change which key an LRU store evicts next.
+            peeks = isinstance(self._store, RecentlyUsed) and method == "get"
+            found = self._store.peek if peeks else getattr(self._store, method)
+        elif method in WRITES and hasattr(self._store, method):
+            found = self._refuse
+        else:
+            reads = ", ".join(sorted(self._reads))
+            raise AttributeError(f"store {self.name!r} has no {method!r} (to read it has: {reads})")
+        if method != "approximate_size":  # a property of the store, read anew each time
+            setattr(self, method, found)
+        return found
 
     def __repr__(self) -> str:
         return f"<store {self.name}, read only>"

@@ -305,9 +305,10 @@ def checked_reset(reset: str | int | timedelta | None) -> str | int | None:
     return None if reset is None else milliseconds(reset, "offset_reset")
 
 
-def stores_of(supplier: Callable[[], Any]) -> tuple[StoreSpec, ...]:
+def stores_of(supplier: Callable[[], Any]) -> tuple[StoreSpec[Any], ...]:
     """The stores that a supplier brings along, as its attribute `stores`: they are added and connected."""
     brought: object = getattr(supplier, "stores", ())
     if not isinstance(brought, list | tuple | set | frozenset):
         return ()
-    return tuple(spec for spec in cast("Iterable[object]", brought) if isinstance(spec, StoreSpec))
+    brought = cast("Iterable[object]", brought)
+    return tuple(cast("StoreSpec[Any]", spec) for spec in brought if isinstance(spec, StoreSpec))
