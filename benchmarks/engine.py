@@ -43,7 +43,7 @@ from rich.table import Table
 
 from headrace import Application, StreamsBuilder, Topology, serde
 from headrace.log import FileLog, Records
-from headrace.log.records import pack
+from headrace.log.chunk_format import pack
 from headrace.model.ids import TopicPartition
 from headrace.model.partitioner import partition_of
 from headrace.spark import session as ours
@@ -148,7 +148,7 @@ def packed_input(load: Load, part: range) -> list[tuple[TopicPartition, bytes]]:
         keys.append(key.encode())
         times.append(time_)
     return [
-        (TopicPartition("in", partition), pack(Records(keys, [b"x"] * len(keys), times).part(i, i + APPENDED)))
+        (TopicPartition("in", partition), pack(Records(keys, [b"x"] * len(keys), times).slice(i, i + APPENDED)))
         for partition, (keys, times) in enumerate(columns)
         for i in range(0, len(keys), APPENDED)
     ]

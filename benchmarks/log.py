@@ -29,7 +29,7 @@ from rich.table import Table
 
 from headrace.clients import Consumer, Producer
 from headrace.log import FileLog, Records
-from headrace.log.records import pack
+from headrace.log.chunk_format import pack
 from headrace.model.ids import TopicPartition
 
 BATCH = 10_000
@@ -132,7 +132,7 @@ def sent_records(directory: str, records: Records) -> float:
 
 # ---------------------------------------------------------------------------------------------------------- in batches
 def batched(directory: str, records: Records, prepare: Callable[[Records], Records | bytes]) -> float:
-    parts = [prepare(records.part(i, i + BATCH)) for i in range(0, len(records), BATCH)]
+    parts = [prepare(records.slice(i, i + BATCH)) for i in range(0, len(records), BATCH)]
     with new_log(directory) as log:
         return speed(len(records), lambda: [log.append([(A, part)]) for part in parts])
 
@@ -153,7 +153,7 @@ def reading(directory: str, records: Records) -> Iterator[Figure]:
     count = len(records)
     with new_log(directory) as log:
         for i in range(0, count, BATCH):
-            log.append([(A, records.part(i, i + BATCH))])
+            log.append([(A, records.slice(i, i + BATCH))])
         yield Figure("read, chunk by chunk", speed(count, lambda: sum(len(chunk) for chunk in log.read(A, 0))), 500_000)
         yield Figure("read, record by record", speed(count, lambda: sum(1 for c in log.read(A, 0) for _ in c.rows())))
         with Consumer(log, auto_offset_reset="earliest", max_poll_records=5000) as consumer:
@@ -174,7 +174,7 @@ def measure(directory: str, count: int) -> Iterator[Figure]:
     yield Figure("… 100 threads", single_records(directory, 100), goal_ratio=10)
     yield Figure("… 4 processes", single_records_of_processes(directory, 4))
     yield Figure("(a plain file, an fsync for each)", one_fsync_per_record(directory))
-    yield Figure("Producer.send", sent_records(directory, records.part(0, count // 5)), goal_ratio=10)
+    yield Figure("Producer.send", sent_records(directory, records.slice(0, count // 5)), goal_ratio=10)
     yield Figure(f"append of {BATCH:,} records", batched(directory, records, lambda part: part), 300_000)
     yield Figure(f"append of {BATCH:,} packed records", batched(directory, records, pack), 300_000)
     yield from reading(directory, records)

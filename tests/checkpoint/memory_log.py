@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import defaultdict
 
 from headrace.errors import ProducerFencedError, UnknownTopicError
+from headrace.log.chunk_format import unpack
 from headrace.log.protocol import Chunk, Extent, Records, Topic
-from headrace.log.records import unpack
 from headrace.model.ids import TopicPartition
 
 
@@ -37,7 +37,7 @@ class MemoryLog:
 
     def read(self, at, start, end=None, *, topic_id=None):
         rows = self.rows[at][start:end]
-        yield Chunk(range(start, start + len(rows)), Records.of(rows))
+        yield Chunk(range(start, start + len(rows)), Records.from_rows(rows))
 
     def append(self, items, *, stamp=None):
         self.calls += 1

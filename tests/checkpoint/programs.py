@@ -32,7 +32,7 @@ class Program(NamedTuple):
             for number, (key, value) in enumerate(rows):
                 at = TopicPartition(topic, number % self.partitions)
                 raw = None if value is None else value.encode()
-                log.append([(at, Records.of([(key.encode(), raw, 10 * number, ())]))])
+                log.append([(at, Records.from_rows([(key.encode(), raw, 10 * number, ())]))])
 
 
 CONFIG = Config.of({"application.id": "app", "statestore.cache.max.bytes": 0}, default_key_serde=serde.STRING)

@@ -9,9 +9,9 @@ import pytest
 from headrace.checkpoint import CommitHooks, Coordinator, Fingerprint, open_storage
 from headrace.checkpoint.steps import BATCH, DELIVERY, MANIFEST, MARKER
 from headrace.errors import ProducerFencedError
+from headrace.log.chunk_format import pack
 from headrace.log.embedded.file_log import FileLog
 from headrace.log.protocol import Log, Records
-from headrace.log.records import pack
 from headrace.model.clock import ManualClock
 from headrace.model.ids import TopicPartition
 from tests.checkpoint.cluster import ME, Cluster, Ground, Killed, Killer, eager, outputs, run_to_end
@@ -67,7 +67,7 @@ def test_committed_outputs_are_what_is_delivered(tmp_path):
         Cluster(ground, TAGS).kill()
         written = outputs(log)["out", 0]
         last = [row[1:] for row in written[-2:]]
-        assert pack(Records.of(last)) in raw
+        assert pack(Records.from_rows(last)) in raw
 
 
 def test_the_one_before_may_still_be_delivering_while_it_is_followed(tmp_path):

@@ -63,7 +63,7 @@ def test_every_entry_is_in_the_partition_of_its_task(tmp_path: Path):
 def test_what_is_there_is_not_written_again_and_what_is_gone_is_deleted(tmp_path: Path):
     ground = stopped(WORDS, tmp_path)
     first = written(ground, WORDS)
-    more = Records.of([(b"gone", bytes(8), 5, ()), (b"a", bytes(8), 6, ()), (b"never", None, 7, ())])
+    more = Records.from_rows([(b"gone", bytes(8), 5, ()), (b"a", bytes(8), 6, ()), (b"never", None, 7, ())])
     ground.log.append([(TopicPartition("app-counts-changelog", 0), more)])
     expected = {
         "counts": first["counts"]._replace(written=1, deleted=1),

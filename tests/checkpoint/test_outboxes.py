@@ -6,8 +6,8 @@ from hypothesis import strategies as st
 
 from headrace.checkpoint.outbox import decode_outbox, decode_rows, encode_outbox, encode_rows, items_of
 from headrace.errors import CheckpointCorruptedError
+from headrace.log.chunk_format import unpack
 from headrace.log.protocol import Records
-from headrace.log.records import unpack
 from headrace.model.partitioner import partition_of
 
 raw = st.none() | st.binary(max_size=3)

@@ -37,7 +37,7 @@ def log(address):
     log = open_log(address)
     log.create_topic("orders", 2)
     log.create_topic("dead")
-    log.append([(DEAD, Records.of(LETTERS))])
+    log.append([(DEAD, Records.from_rows(LETTERS))])
     yield log
     log.close()
 
@@ -95,7 +95,7 @@ def test_what_is_replayed_is_the_record_that_failed_and_is_sent_once(letters, lo
     outcome = letters("replay")
     assert (outcome.code, outcome.err) == (0, "0 were sent, 0 cannot be.\n")
     assert orders(log) == sent
-    log.append([(DEAD, Records.of([(b"e", b"four", 16, cause("orders", 1))]))])
+    log.append([(DEAD, Records.from_rows([(b"e", b"four", 16, cause("orders", 1))]))])
     assert letters("replay").code == 0
     assert orders(log) == {0: sent[0], 1: [*sent[1], (b"e", b"four", 16, ())]}
     letters("replay", "--again", "--max-messages", "1")
@@ -104,7 +104,7 @@ def test_what_is_replayed_is_the_record_that_failed_and_is_sent_once(letters, lo
 
 def test_many_are_sent_in_their_order(letters, log):
     letters("replay")
-    log.append([(DEAD, Records.of([(b"k", b"%d" % n, n, cause("orders", 0)) for n in range(1201)]))])
+    log.append([(DEAD, Records.from_rows([(b"k", b"%d" % n, n, cause("orders", 0)) for n in range(1201)]))])
     assert letters("replay").err == "1201 were sent, 0 cannot be.\n"
     assert [row[2] for row in orders(log)[0][1:]] == list(range(1201))
 
@@ -116,7 +116,7 @@ def test_what_an_application_writes_is_understood(letters, log):
     with TopologyTestDriver(builder.build(), config=settings) as driver:
         driver.input_topic("orders", serde.STRING, serde.STRING).pipe("k", "many", timestamp=20)
         dead = driver.output_topic("dead", serde.BYTES, serde.BYTES).read_record()
-    log.append([(DEAD, Records.of([(dead.key, dead.value, dead.timestamp, tuple(dead.headers))]))])
+    log.append([(DEAD, Records.from_rows([(dead.key, dead.value, dead.timestamp, tuple(dead.headers))]))])
     told = json.loads(letters("list", "--json").out)[-1]
     assert (told["topic"], told["from_partition"], told["from_offset"]) == ("orders", 0, 0)
     assert (told["exception"], "'many'" in told["message"]) == ("builtins.ValueError", True)

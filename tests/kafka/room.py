@@ -12,10 +12,10 @@ from typing import Any, Self
 from uuid import uuid4
 
 from headrace.errors import StreamsError
-from headrace.log.embedded.topics import checked_name
 from headrace.log.kafka import KafkaLog
 from headrace.log.kafka.consumer_groups import Members
-from headrace.log.protocol import Chunk, Extent, Group, Item, Membership, Stamp, Topic
+from headrace.log.protocol import Chunk, Extent, Group, Item, Membership, ProducerSequence, Topic
+from headrace.log.topic_config import check_topic_name
 from headrace.model.clock import ManualClock
 from headrace.model.ids import TopicPartition
 
@@ -28,7 +28,7 @@ class Room:
     def __init__(self, warm: KafkaLog, clock: ManualClock) -> None:
         self.prefix = f"{uuid4().hex[:8]}."
         self._log = KafkaLog(warm.url, clock=clock, pause=lambda seconds: _advance(clock, seconds))
-        own, others = self._log._parts, warm._parts
+        own, others = self._log._resources, warm._resources
         for part in ("clients", "topics", "reading", "checking", "appending", "delivering", "groups"):
             setattr(own, part, getattr(others, part))
         own.members = Members(own.clients, clock)
@@ -37,11 +37,11 @@ class Room:
         return self
 
     def __exit__(self, *_: object) -> None:
-        parts = self._log._parts
+        parts = self._log._resources
         parts.members.close()
         for application in [name for name in parts.delivering._lines if name.startswith(self.prefix)]:
             parts.delivering._drop(application)
-        names = [name for name in self._log._parts.topics.names() if name.startswith(self.prefix)]
+        names = [name for name in self._log._resources.topics.names() if name.startswith(self.prefix)]
         if names:
             parts.clients.admin.delete_topics(names)
 
@@ -51,7 +51,7 @@ class Room:
     # ------------------------------------------------------------------------------------------------------- names
     def _in(self, name: Any) -> Any:
         with suppress(ValueError, TypeError):
-            return self.prefix + checked_name(name)
+            return self.prefix + check_topic_name(name)
         return name
 
     def _at(self, at: TopicPartition) -> TopicPartition:
@@ -125,8 +125,8 @@ class Room:
     def offsets_for_times(self, times: Offsets) -> dict[TopicPartition, int | None]:
         return self._places(self._do(self._log.offsets_for_times, self._inner(times)))
 
-    def confirm(self, ids: Mapping[str, str]) -> Callable[[], None]:
-        confirmed = self._log.confirm({self._in(name): id_ for name, id_ in ids.items()})
+    def confirm_topic_ids(self, ids: Mapping[str, str]) -> Callable[[], None]:
+        confirmed = self._log.confirm_topic_ids({self._in(name): id_ for name, id_ in ids.items()})
         return lambda: self._do(confirmed)
 
     def read(
@@ -136,12 +136,12 @@ class Room:
         end: int | None = None,
         *,
         topic_id: str | None = None,
-        more: bool | None = None,
+        has_more: bool | None = None,
     ) -> Iterator[Chunk]:
-        return self._do(self._log.read, self._at(at), start, end, topic_id=topic_id, more=more)
+        return self._do(self._log.read, self._at(at), start, end, topic_id=topic_id, has_more=has_more)
 
-    def append(self, items: Sequence[Item], *, stamp: Stamp | None = None) -> list[int]:
-        return self._do(self._log.append, [(self._at(at), records) for at, records in items], stamp=stamp)
+    def append(self, items: Sequence[Item], *, sequence: ProducerSequence | None = None) -> list[int]:
+        return self._do(self._log.append, [(self._at(at), records) for at, records in items], sequence=sequence)
 
     def new_producer(self) -> int:
         return self._log.new_producer()

@@ -53,7 +53,7 @@ def check(log: KafkaLog, name: str, batches: int) -> None:
 
 
 def shared_out(driver: KafkaLog, name: str, number: int, shares: int = 2) -> str:
-    found = driver.share_out(name, number, shares)
+    found = driver.begin_shares(name, number, shares)
     assert found is not None
     return found
 
@@ -85,7 +85,7 @@ def test_who_follows_a_driver_sends_only_what_its_shares_have_not(logs: Logs, ca
     name, worker = shared_out(second, case, 2, shares=2), logs()
     worker.deliver_share(case, Share(2, 1, name), items(case, 2, 1, 2, 3))
     third = logs()
-    assert third.share_out(case, 2, 2) is None  # what is left is for one to do
+    assert third.begin_shares(case, 2, 2) is None  # what is left is for one to do
     third.deliver(case, 2, items(case, 2))
     check(third, case, 3)
 

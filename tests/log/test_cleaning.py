@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from headrace.errors import ProducerFencedError
-from headrace.log.embedded import append, cleaner
+from headrace.log.embedded import chunks, cleaner
 from headrace.log.embedded.file_log import FileLog
-from headrace.log.protocol import Extent, Stamp
+from headrace.log.protocol import Extent, ProducerSequence
 from headrace.model.clock import ManualClock
 from tests.log.harness import NOW, A, chunk_files, file_log, pairs, records, rows, seeded, values
 
@@ -17,12 +17,12 @@ DAY = 86_400_000
 
 
 def chunk_count(log: FileLog) -> int:
-    with log._shared.database.reading() as connection:
+    with log._resources.database.reading() as connection:
         return connection.execute("SELECT count(*) FROM chunks").fetchone()[0]
 
 
 def join_upkeep(log: FileLog) -> None:
-    thread = log._shared.upkeep._thread
+    thread = log._resources.cleaner._thread
     assert thread is not None
     thread.join()
 
@@ -96,7 +96,7 @@ def test_files_and_pages_are_given_back(embedded: FileLog, directory: Path):
 
 
 def test_a_deleted_topic_leaves_nothing_behind(embedded: FileLog, monkeypatch: pytest.MonkeyPatch, directory: Path):
-    monkeypatch.setattr(append, "LARGE", 100)
+    monkeypatch.setattr(chunks, "LARGE", 100)
     for i in range(300):
         embedded.append([(A, records(seeded(i).randbytes(i)))])
     assert chunk_files(directory)
@@ -107,7 +107,7 @@ def test_a_deleted_topic_leaves_nothing_behind(embedded: FileLog, monkeypatch: p
 def test_files_that_nobody_names_go_when_they_are_old(
     embedded: FileLog, directory: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(append, "LARGE", 100)
+    monkeypatch.setattr(chunks, "LARGE", 100)
     embedded.append([(A, records(seeded(1).randbytes(200)))])
     young, old = directory / "chunks" / "young.chunk", directory / "chunks" / "old.chunk"
     for path, age in ((young, 599), (old, 601)):
@@ -122,14 +122,14 @@ def test_files_that_nobody_names_go_when_they_are_old(
 
 def test_idle_producers_are_forgotten_after_a_day(embedded: FileLog, clock: ManualClock):
     producer = embedded.new_producer()
-    embedded.append([(A, records(b"1"))], stamp=Stamp(producer, 0))
+    embedded.append([(A, records(b"1"))], sequence=ProducerSequence(producer, 0))
     clock.advance(DAY)
     embedded.clean()
-    assert embedded.append([(A, records(b"1"))], stamp=Stamp(producer, 0)) == [0]
+    assert embedded.append([(A, records(b"1"))], sequence=ProducerSequence(producer, 0)) == [0]
     clock.advance(1)
     embedded.clean()
     with pytest.raises(ProducerFencedError, match="idle for more than a day"):
-        embedded.append([(A, records(b"1"))], stamp=Stamp(producer, 0))
+        embedded.append([(A, records(b"1"))], sequence=ProducerSequence(producer, 0))
 
 
 # ------------------------------------------------------------------------------------------------------- compaction
@@ -248,11 +248,11 @@ def test_cleaning_happens_while_records_are_appended_and_ends_with_the_log(direc
 
 
 def test_damage_found_in_the_background_is_in_the_programs_log(embedded: FileLog, directory: Path, caplog, monkeypatch):
-    monkeypatch.setattr(append, "LARGE", 100)
+    monkeypatch.setattr(chunks, "LARGE", 100)
     embedded.alter_config("a", {"cleanup.policy": "compact"})
     embedded.append([(A, records(seeded(1).randbytes(200)))])
     chunk_files(directory)[0].write_bytes(b"")
-    embedded._shared.upkeep.in_background(NOW, 1000)
+    embedded._resources.cleaner.start(NOW, 1000)
     join_upkeep(embedded)
     assert "could not be cleaned" in caplog.text
     assert "topic 'a', partition 0, offsets 0 to 0" in caplog.text
@@ -261,10 +261,10 @@ def test_damage_found_in_the_background_is_in_the_programs_log(embedded: FileLog
 def test_one_process_at_a_time_cleans(embedded: FileLog, directory: Path, monkeypatch: pytest.MonkeyPatch):
     """What another process is cleaning is left to it; asked for explicitly, it waits."""
     attempts: list[bool] = []
-    monkeypatch.setattr(cleaner.WriterLock, "attempt", lambda self: attempts.append(True) or len(attempts) > 3)
+    monkeypatch.setattr(cleaner.WriterLock, "try_acquire", lambda self: attempts.append(True) or len(attempts) > 3)
     monkeypatch.setattr(cleaner.LogCleaner, "_clean", lambda self, now, *, fully: attempts.append(fully))
-    embedded._shared.upkeep.clean(NOW, fully=False)
+    embedded._resources.cleaner.clean(NOW, fully=False)
     assert attempts == [True]
-    embedded._shared.upkeep.clean(NOW, fully=True)
+    embedded._resources.cleaner.clean(NOW, fully=True)
     assert attempts[-1] is True
     assert len(attempts) == 5

@@ -13,9 +13,9 @@ from headrace.errors import (
     TopicExistsError,
     UnknownTopicError,
 )
+from headrace.log.chunk_format import pack
 from headrace.log.embedded.file_log import FileLog
-from headrace.log.protocol import Chunk, Extent, Log, Records, Stamp
-from headrace.log.records import pack
+from headrace.log.protocol import Chunk, Extent, Log, ProducerSequence, Records
 from headrace.model.clock import ManualClock
 from headrace.model.ids import TopicPartition
 from tests.log.harness import NOW, A, B, records, rows, values
@@ -162,7 +162,7 @@ def test_a_range_that_was_seen_is_looked_for_again_only_if_it_does_not_come(log:
     log.delete_records({A: 2})
 
     def seen(start: int, end: int, *, more: bool) -> list[int]:
-        return [offset for chunk in log.read(A, start, end, more=more) for offset in chunk.offsets]
+        return [offset for chunk in log.read(A, start, end, has_more=more) for offset in chunk.offsets]
 
     assert [seen(2, 3, more=True), seen(3, 3, more=True), seen(3, 6, more=False)] == [[2], [], [3, 4, 5]]
     for start, end in ((0, 4), (4, 7), (7, 8)):
@@ -172,14 +172,14 @@ def test_a_range_that_was_seen_is_looked_for_again_only_if_it_does_not_come(log:
 
 def test_it_can_be_confirmed_that_topics_are_those_that_they_were(log: Log):
     ids = {name: log.topic(name).id for name in ("a", "b")}
-    log.confirm(ids)()
-    log.confirm({})()
+    log.confirm_topic_ids(ids)()
+    log.confirm_topic_ids({})()
     log.delete_topic("a")
     with pytest.raises(UnknownTopicError, match="no topic 'a'"):
-        log.confirm(ids)()
+        log.confirm_topic_ids(ids)()
     log.create_topic("a")
     with pytest.raises(UnknownTopicError, match="'a' was deleted and made anew"):
-        log.confirm(ids)()
+        log.confirm_topic_ids(ids)()
 
 
 def test_large_and_many_records_are_fine(log: Log):
@@ -263,23 +263,23 @@ def test_records_can_be_deleted_from_the_front(log: Log):
 def test_an_append_that_comes_twice_is_stored_once(log: Log):
     one, two = log.new_producer(), log.new_producer()
     assert one != two
-    assert log.append([(A, records(b"1")), (B, records(b"x"))], stamp=Stamp(one, 0)) == [0, 0]
-    assert log.append([(A, records(b"2"))], stamp=Stamp(two, 0)) == [1]
-    assert log.append([(A, records(b"1")), (B, records(b"x"))], stamp=Stamp(one, 0)) == [0, 0]
-    assert log.append([(A, records(b"3"))], stamp=Stamp(one, 1)) == [2]
-    assert log.append([(A, records(b"3"))], stamp=Stamp(one, 1)) == [2]
+    assert log.append([(A, records(b"1")), (B, records(b"x"))], sequence=ProducerSequence(one, 0)) == [0, 0]
+    assert log.append([(A, records(b"2"))], sequence=ProducerSequence(two, 0)) == [1]
+    assert log.append([(A, records(b"1")), (B, records(b"x"))], sequence=ProducerSequence(one, 0)) == [0, 0]
+    assert log.append([(A, records(b"3"))], sequence=ProducerSequence(one, 1)) == [2]
+    assert log.append([(A, records(b"3"))], sequence=ProducerSequence(one, 1)) == [2]
     assert (values(log, A), values(log, B)) == ([b"1", b"2", b"3"], [b"x"])
 
 
 def test_a_gap_in_a_producers_appends_is_an_error(log: Log):
     producer = log.new_producer()
-    for stamp in (Stamp(producer, 1), Stamp(producer + 7, 0)):
+    for sequence in (ProducerSequence(producer, 1), ProducerSequence(producer + 7, 0)):
         with pytest.raises(ProducerFencedError):
-            log.append([(A, records(b"1"))], stamp=stamp)
-    log.append([(A, records(b"1"))], stamp=Stamp(producer, 0))
-    log.append([(A, records(b"2"))], stamp=Stamp(producer, 1))
+            log.append([(A, records(b"1"))], sequence=sequence)
+    log.append([(A, records(b"1"))], sequence=ProducerSequence(producer, 0))
+    log.append([(A, records(b"2"))], sequence=ProducerSequence(producer, 1))
     with pytest.raises(ProducerFencedError, match="appends number 0 after number 1"):
-        log.append([(A, records(b"1"))], stamp=Stamp(producer, 0))
+        log.append([(A, records(b"1"))], sequence=ProducerSequence(producer, 0))
 
 
 # ------------------------------------------------------------------------------------------------------- deliveries

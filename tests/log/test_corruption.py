@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from headrace.errors import LogCorruptedError, LogUnavailableError, StreamsError
-from headrace.log.embedded import append
-from headrace.log.protocol import Records, Stamp
+from headrace.log.embedded import chunks
+from headrace.log.protocol import ProducerSequence, Records
 from headrace.model.clock import ManualClock
 from headrace.model.ids import TopicPartition
 from tests.log.harness import NOW, A, B, chunk_files, file_log, flip, records, rows, seeded
@@ -21,7 +21,7 @@ C = TopicPartition("compacted", 0)
 
 def fill(directory: Path, monkeypatch: pytest.MonkeyPatch):
     """A log with some of everything; its chunks of more than 3000 bytes are files."""
-    monkeypatch.setattr(append, "LARGE", 3000)
+    monkeypatch.setattr(chunks, "LARGE", 3000)
     noise = seeded(SEED)
     log = file_log(directory, ManualClock(NOW))
     log.create_topic("a")
@@ -33,7 +33,7 @@ def fill(directory: Path, monkeypatch: pytest.MonkeyPatch):
     for i in range(400):
         log.append([(TopicPartition("b", 1), records(b"%d" % i))])
     producer = log.new_producer()
-    log.append([(A, records(b"stamped"))], stamp=Stamp(producer, 0))
+    log.append([(A, records(b"stamped"))], sequence=ProducerSequence(producer, 0))
     log.deliver("app", 0, [(A, records(b"delivered"))])
     log.commit("group", {A: 3, B: 2})
     log.delete_records({A: 3})
@@ -48,7 +48,7 @@ def everything(directory: Path) -> dict[str, Any]:
             "rows": {at: rows(log, at) for at in log.extents(list(log.topics()))},
             "groups": log.groups(),
             "delivered": log.delivered("app"),
-            "again": log.append([(A, records(b"stamped"))], stamp=Stamp(1, 0)),
+            "again": log.append([(A, records(b"stamped"))], sequence=ProducerSequence(1, 0)),
         }
 
 

@@ -7,11 +7,10 @@ from collections.abc import Callable
 import pytest
 
 from headrace.errors import LogUnavailableError, UnknownTopicError
-from headrace.log.embedded.database import Database
+from headrace.log.embedded.database import AckFile, Database
 from headrace.log.embedded.file_log import FileLog
-from headrace.log.embedded.group_commit import GroupCommit, Work
-from headrace.log.embedded.writer_lock import AckFile
-from headrace.log.protocol import Stamp
+from headrace.log.embedded.group_commit import GroupCommit
+from headrace.log.protocol import ProducerSequence
 from headrace.model.ids import TopicPartition
 from tests.log.harness import A, records, values
 
@@ -20,7 +19,7 @@ class Crowd:
     """Threads that all wait behind a first transaction, which is held until they are there."""
 
     def __init__(self, log: FileLog) -> None:
-        self.log, self.commits = log, log._shared.commits
+        self.log, self.commits = log, log._resources.commits
         self.outcomes: dict[int, object] = {}
         self.transactions = 0
 
@@ -33,7 +32,7 @@ class Crowd:
 
         monkeypatch.setattr(AckFile, "write", count)
         held, free = threading.Event(), threading.Event()
-        first = threading.Thread(target=lambda: self.commits(lambda _: held.set() or free.wait()))
+        first = threading.Thread(target=lambda: self.commits.run(lambda _: held.set() or free.wait()))
         first.start()
         held.wait()
         threads = [threading.Thread(target=self.attempt, args=(i, work)) for i, work in enumerate(works)]
@@ -75,7 +74,7 @@ def test_appends_of_one_producer_that_come_together_stay_in_order(embedded: File
     producer = embedded.new_producer()
 
     def stamped(sequence: int) -> Callable[[], object]:
-        return lambda: embedded.append([(A, records(b"%d" % sequence))], stamp=Stamp(producer, sequence))
+        return lambda: embedded.append([(A, records(b"%d" % sequence))], sequence=ProducerSequence(producer, sequence))
 
     crowd = Crowd(embedded)
     crowd.run([stamped(0)], monkeypatch)
@@ -108,7 +107,7 @@ def test_if_the_commit_fails_all_are_told(embedded: FileLog, monkeypatch: pytest
         raise error
 
     crowd = Crowd(embedded)
-    works = [append(embedded, "a", b"1"), lambda: crowd.commits(fail), append(embedded, "a", b"2")]
+    works = [append(embedded, "a", b"1"), lambda: crowd.commits.run(fail), append(embedded, "a", b"2")]
     crowd.run(works, monkeypatch)
     assert [type(crowd.outcomes[i]) for i in range(3)] == [LogUnavailableError] * 3
     assert values(embedded, A) == []
@@ -116,7 +115,7 @@ def test_if_the_commit_fails_all_are_told(embedded: FileLog, monkeypatch: pytest
 
 
 def test_if_the_writing_thread_is_interrupted_the_others_are_told(embedded: FileLog, monkeypatch: pytest.MonkeyPatch):
-    commits = GroupCommit(embedded._shared.database)
+    commits = GroupCommit(embedded._resources.database)
 
     class Interrupt(BaseException):
         pass
@@ -132,7 +131,7 @@ def test_if_the_writing_thread_is_interrupted_the_others_are_told(embedded: File
 
     def attempt() -> None:
         try:
-            commits(lambda _: None)
+            commits.run(lambda _: None)
         except BaseException as error:  # noqa: BLE001
             outcomes.append(error)
 
@@ -149,15 +148,25 @@ def test_if_the_writing_thread_is_interrupted_the_others_are_told(embedded: File
         thread.join()
     # The first wrote alone and was interrupted; the second then wrote for the third and the fourth, and was, too.
     assert sorted(type(error).__name__ for error in outcomes) == ["Interrupt"] * 2 + ["LogBusyError"] * 2
-    assert not commits._is_led
+    assert not commits._has_leader
 
 
-def test_one_that_is_interrupted_while_it_waits_holds_nobody_up(embedded: FileLog):
-    commits = GroupCommit(embedded._shared.database)
-    work = Work(lambda *_: [], None)
-    with commits._lock:
-        commits._waiting.append(work)
-        commits._is_led = work.leads = True  # it was told to write for all, and then interrupted
-    commits._give_up(work)
-    assert commits(lambda _: "written") == "written"
-    assert (list(commits._waiting), commits._is_led) == ([], False)
+def test_one_that_is_interrupted_while_it_waits_holds_nobody_up(embedded: FileLog, monkeypatch: pytest.MonkeyPatch):
+    commits = GroupCommit(embedded._resources.database)
+    held, free = threading.Event(), threading.Event()
+    leader = threading.Thread(target=lambda: commits.run(lambda _: held.set() or free.wait()))
+    leader.start()
+    held.wait()
+
+    def interrupt() -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(commits._changed, "wait", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            commits.run(lambda _: pytest.fail("it was withdrawn"))
+    assert commits._waiting == []
+    free.set()
+    leader.join()
+    assert commits.run(lambda _: "written") == "written"
+    assert (commits._waiting, commits._has_leader) == ([], False)

@@ -3,7 +3,7 @@
 import pytest
 
 from headrace.errors import GroupInUseError, ProducerFencedError, UnknownGroupError, UnknownTopicError
-from headrace.log.embedded.consumer_groups import share_out
+from headrace.log.embedded.consumer_groups import assign_ranges
 from headrace.log.embedded.file_log import FileLog
 from headrace.log.protocol import Group, Log
 from headrace.model.clock import ManualClock
@@ -137,7 +137,7 @@ def test_a_late_commit_is_taken_while_nobody_else_reads(embedded: FileLog, clock
 @pytest.mark.parametrize("count", range(8))
 @pytest.mark.parametrize("members", range(1, 6))
 def test_partitions_are_shared_out_like_kafkas_range_assignor(count, members):
-    shares = share_out({f"m{i}": ["t"] for i in range(members)}, {"t": count})
+    shares = assign_ranges({f"m{i}": ["t"] for i in range(members)}, {"t": count})
     in_order = [at.partition for i in range(members) for at in sorted(shares[f"m{i}"])]
     sizes = [len(shares[f"m{i}"]) for i in range(members)]
     assert in_order == list(range(count))

@@ -17,8 +17,8 @@ from hypothesis.stateful import (
 )
 
 from headrace.errors import GroupInUseError, OffsetOutOfRangeError, ProducerFencedError
-from headrace.log.embedded import append, compaction
-from headrace.log.protocol import Extent, LogRow, Records, Stamp
+from headrace.log.embedded import chunks, compaction
+from headrace.log.protocol import Extent, LogRow, ProducerSequence, Records
 from headrace.model.clock import ManualClock
 from headrace.model.ids import TopicPartition
 from tests.log.harness import NOW, file_log, rows, scratch
@@ -52,7 +52,7 @@ class LogMachine(RuleBasedStateMachine):
     def batch(self, entries):
         time = self.clock.advance(1)
         return [
-            (at, Records.of([(key, value, time, ((("h", key),) if value else ())) for key, value in pairs]))
+            (at, Records.from_rows([(key, value, time, ((("h", key),) if value else ())) for key, value in pairs]))
             for at, pairs in entries
         ]
 
@@ -77,17 +77,17 @@ class LogMachine(RuleBasedStateMachine):
 
     @rule(entries=st.lists(st.tuples(places, columns), max_size=3))
     def append_as_producer(self, entries):
-        items, stamp = self.batch(entries), Stamp(self.producer, self.sequence)
-        bases = self.log.append(items, stamp=stamp)
+        items, sequence = self.batch(entries), ProducerSequence(self.producer, self.sequence)
+        bases = self.log.append(items, sequence=sequence)
         assert bases == self.expect(items)
         self.sequence += 1
-        self.last_append = (items, stamp, bases)
+        self.last_append = (items, sequence, bases)
 
     @precondition(lambda self: self.last_append)
     @rule()
     def append_again(self):
-        items, stamp, bases = self.last_append
-        assert self.log.append(items, stamp=stamp) == bases
+        items, sequence, bases = self.last_append
+        assert self.log.append(items, sequence=sequence) == bases
 
     @rule(entries=st.lists(st.tuples(places, columns), max_size=2), ahead=st.integers(-2, 2))
     def deliver(self, entries, ahead):
@@ -205,7 +205,8 @@ class LogMachine(RuleBasedStateMachine):
             assert self.log.verify() == []
             self.log.clean()
             named = {
-                row[0] for row in self.log._shared.database._writer.execute("SELECT file FROM chunks WHERE file > ''")
+                row[0]
+                for row in self.log._resources.database._writer.execute("SELECT file FROM chunks WHERE file > ''")
             }
             left = {path.name for path in (Path(self.directory.name) / "chunks").iterdir()}
             assert named <= left
@@ -217,11 +218,11 @@ class LogMachine(RuleBasedStateMachine):
 def test_the_log_is_what_the_model_says(monkeypatch, small_files):
     """Also with tiny limits, so that chunks become files, and runs of chunks end early."""
     if small_files:
-        monkeypatch.setattr(append, "LARGE", 100)
+        monkeypatch.setattr(chunks, "LARGE", 100)
         monkeypatch.setattr(compaction, "_RUN_BYTES", 2000)
         monkeypatch.setattr(compaction, "_SMALL", 700)
         monkeypatch.setattr(compaction, "_RUN_ROWS", 8)
-        monkeypatch.setattr(compaction, "_MOST_KEYS", 2)
+        monkeypatch.setattr(compaction, "_MAX_KEYS", 2)
     checks = settings(
         max_examples=25, stateful_step_count=25, deadline=None, suppress_health_check=[HealthCheck.too_slow]
     )

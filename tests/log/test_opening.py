@@ -67,7 +67,7 @@ def test_a_creation_that_was_cut_short_is_begun_anew(directory: Path):
 
 def test_a_full_disk_loses_nothing_and_is_survived(embedded: FileLog):
     embedded.append([(A, records(b"1"))])
-    writer = embedded._shared.database._writer
+    writer = embedded._resources.database._writer
     (pages,) = writer.execute("PRAGMA page_count").fetchone()
     writer.execute(f"PRAGMA max_page_count = {pages + 1}").fetchone()
     with pytest.raises(LogUnavailableError, match=r"no room left .* nothing was lost"):
@@ -92,23 +92,23 @@ def test_a_log_that_others_keep_is_reported_with_their_number(directory: Path):
     FileLog(directory).close()
     waits: list[float] = []
     pid = os.fork()
-    if pid == 0:  # a child that takes the turn, tells, and waits to be killed
-        turns = WriterLock(directory / "lock")
-        with turns.turn():
+    if pid == 0:  # a child that takes the lock, tells, and waits to be killed
+        lock = WriterLock(directory / "lock")
+        with lock.hold():
             (directory / "held").touch()
             threading.Event().wait(30)
         os._exit(0)
     while not (directory / "held").exists():
         os.sched_yield()
-    turns = WriterLock(directory / "lock", patience=0.5, pause=waits.append)
-    with pytest.raises(LogBusyError, match=f"waited 0.5 s .* process {pid} is writing to it, or hangs"), turns.turn():
+    lock = WriterLock(directory / "lock", timeout=0.5, pause=waits.append)
+    with pytest.raises(LogBusyError, match=f"waited 0.5 s .* process {pid} is writing to it, or hangs"), lock.hold():
         pass
     assert sum(waits) == pytest.approx(0.5, abs=0.01)
     os.kill(pid, 9)
     os.waitpid(pid, 0)
-    with turns.turn():
+    with lock.hold():
         pass
-    turns.close()
+    lock.close()
 
 
 @pytest.mark.parametrize(
@@ -125,7 +125,7 @@ def test_errors_of_sqlite_in_other_words(embedded: FileLog, name, kind, words):
     error = sqlite3.OperationalError("the original words")
     error.sqlite_errorname = name
     matching = pytest.raises(kind, match=f"the original words.*{words}|{words}.*the original words")
-    with matching as caught, embedded._shared.database.translated():
+    with matching as caught, embedded._resources.database.translate_errors():
         raise error
     assert caught.value.__cause__ is error
 
@@ -133,7 +133,7 @@ def test_errors_of_sqlite_in_other_words(embedded: FileLog, name, kind, words):
 # --------------------------------------------------------------------------------------------------------- lifetimes
 def test_logs_of_one_directory_share_their_database_until_the_last_is_closed(directory: Path):
     one, two = FileLog(directory), FileLog(directory / "." / ".." / directory.name)
-    assert one._shared is two._shared
+    assert one._resources is two._resources
     one.create_topic("a")
     one.close()
     one.close()
@@ -167,16 +167,16 @@ def in_child(run: Callable[[], object]) -> int:
 @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
 def test_a_fork_gets_connections_of_its_own(embedded: FileLog):
     embedded.append([(A, records(b"1"))])
-    parent = embedded._shared.database
+    parent = embedded._resources.database
 
     def run() -> None:
         assert values(embedded, A) == [b"1"]
-        assert embedded._shared.database is not parent
+        assert embedded._resources.database is not parent
         embedded.append([(A, records(b"2"))])
         embedded.close()
 
     assert in_child(run) == 0
-    assert embedded._shared.database is parent
+    assert embedded._resources.database is parent
     embedded.append([(A, records(b"3"))])
     assert values(embedded, A) == [b"1", b"2", b"3"]
 
@@ -188,6 +188,6 @@ def test_a_new_directory_at_an_old_path_is_a_new_log(directory: Path):
     (directory / "log").rename(directory / "moved")
     with file_log(directory / "log", clock) as new:
         assert dict(new.topics()) == {}
-    assert isinstance(old._shared.database, Database)
+    assert isinstance(old._resources.database, Database)
     old.close()
     assert not (directory / "log" / "log.db-wal").exists()

@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.errors import StateCorruptedError
-from headrace.log import records as record_format
+from headrace.log import chunk_format as record_format
+from headrace.log.chunk_format import COMPRESSED, NULL_KEYS, TOMBSTONES, pack, pack_parts, read_header, unpack
 from headrace.log.protocol import Chunk, Records
-from headrace.log.records import COMPRESSED, NULL_KEYS, TOMBSTONES, label_of, pack, pack_parts, unpack
 from tests.log.harness import records, seeded
 
 headers = st.lists(st.tuples(st.text(max_size=3), st.none() | st.binary(max_size=3)), max_size=2).map(tuple)
@@ -31,14 +31,14 @@ GOLDEN = bytes.fromhex(
 @given(entries, st.booleans())
 def test_whatever_is_packed_comes_out_again(entries, with_offsets):
     given_offsets = [i * i for i in range(len(entries))] if with_offsets else None
-    unpacked, offsets = unpack(pack(Records.of(entries), given_offsets))
+    unpacked, offsets = unpack(pack(Records.from_rows(entries), given_offsets))
     assert offsets == given_offsets
     assert [row[1:] for row in Chunk(range(len(entries)), unpacked).rows()] == entries
 
 
 @given(entries, st.data())
 def test_no_damage_goes_unnoticed(entries, data):
-    packed = bytearray(pack(Records.of(entries)))
+    packed = bytearray(pack(Records.from_rows(entries)))
     bit = data.draw(st.integers(0, 8 * len(packed) - 1))
     packed[bit // 8] ^= 1 << bit % 8
     with pytest.raises(StateCorruptedError):
@@ -54,23 +54,23 @@ def test_bytes_of_version_1_can_be_read():
 
 
 def test_the_label_tells_what_is_inside():
-    label = label_of(pack(Records([None, b"k"], [b"v", None], [9, 4])))
+    label = read_header(pack(Records([None, b"k"], [b"v", None], [9, 4])))
     assert label[:4] == (NULL_KEYS | TOMBSTONES, 2, 4, 9)
-    assert label_of(pack(Records((), (), ())))[:4] == (0, 0, -1, -1)
+    assert read_header(pack(Records((), (), ())))[:4] == (0, 0, -1, -1)
 
 
 def test_compression_is_kept_only_where_it_pays():
     noise = seeded(1).randbytes(10_000)
     even, uneven = pack(records(b"x" * 10_000)), pack(records(noise))
-    assert label_of(even).flags & COMPRESSED
+    assert read_header(even).flags & COMPRESSED
     assert len(even) < 1000
-    assert not label_of(uneven).flags & COMPRESSED
+    assert not read_header(uneven).flags & COMPRESSED
     assert unpack(uneven)[0].values == [noise]
 
 
 def test_much_is_packed_in_parts(monkeypatch):
-    monkeypatch.setattr(record_format, "_MOST_BYTES", 1000)
-    monkeypatch.setattr(record_format, "_MOST_RECORDS", 50)
+    monkeypatch.setattr(record_format, "_MAX_BYTES", 1000)
+    monkeypatch.setattr(record_format, "_MAX_RECORDS", 50)
     many = records(*(b"%d" % i for i in range(120)), b"x" * 5000, *(b"%d" % i for i in range(40)))
     parts = [unpack(part)[0] for part in pack_parts(many)]
     assert [value for part in parts for value in part.values] == list(many.values)
@@ -80,6 +80,6 @@ def test_much_is_packed_in_parts(monkeypatch):
 
 
 def test_packing_does_not_import_pandas():
-    use = "from headrace.log.records import *; unpack(pack(Records([b'k'], [b'v'], [1])))"
+    use = "from headrace.log.chunk_format import *; unpack(pack(Records([b'k'], [b'v'], [1])))"
     program = f"import sys; {use}; print('pandas' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", program], capture_output=True, check=True).stdout == b"False\n"

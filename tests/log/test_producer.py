@@ -19,7 +19,7 @@ from headrace.errors import (
 )
 from headrace.log.embedded.file_log import FileLog
 from headrace.log.open import open_log
-from headrace.log.protocol import Item, Log, Stamp
+from headrace.log.protocol import Item, Log, ProducerSequence
 from headrace.model.clock import ManualClock
 from headrace.model.ids import TopicPartition
 from headrace.model.partitioner import partition_of
@@ -34,16 +34,16 @@ class Unreliable:
 
     def __init__(self, log: Log, *troubles: Exception, stored: bool = True) -> None:
         self._log, self._troubles, self._stored = log, list(troubles), stored
-        self.stamps: list[Stamp | None] = []
+        self.sequences: list[ProducerSequence | None] = []
 
     def __getattr__(self, name: str):
         return getattr(self._log, name)
 
-    def append(self, items: Sequence[Item], *, stamp: Stamp | None = None) -> list[int]:
-        self.stamps.append(stamp)
+    def append(self, items: Sequence[Item], *, sequence: ProducerSequence | None = None) -> list[int]:
+        self.sequences.append(sequence)
         trouble = self._troubles.pop(0) if self._troubles else None
         if trouble is None or self._stored:
-            offsets = self._log.append(items, stamp=stamp)
+            offsets = self._log.append(items, sequence=sequence)
         if trouble is not None:
             raise trouble
         return offsets  # pyright: ignore[reportPossiblyUnboundVariable]
@@ -149,10 +149,10 @@ def test_records_wait_for_each_other_and_are_appended_once(log: Log):
     producer = producer_on(watched, linger=LONG)
     sent = [producer.send(topic, b"%d" % i, b"v") for i in range(100) for topic in ("a", "b")]
     assert not any(delivery.done() for delivery in sent)
-    assert (len(watched.stamps), rows(log, A)) == (0, [])
+    assert (len(watched.sequences), rows(log, A)) == (0, [])
     assert sent[0].offset == 0  # asking for it ends the wait
     assert all(delivery.done() for delivery in sent)
-    assert len(watched.stamps) == 1
+    assert len(watched.sequences) == 1
     assert [delivery.result().offset for delivery in sent[::2]] == list(range(100))
     producer.close()
 
@@ -199,18 +199,18 @@ def test_after_an_unclear_outcome_nothing_is_lost_or_stored_twice(log: Log, stor
         assert producer.send("a", None, b"1").result().offset == 0
         assert producer.send("a", None, b"2").result().offset == 1
     assert values(log, A) == [b"1", b"2"]
-    assert len(set(unreliable.stamps[:3])) == 1
-    assert len(set(unreliable.stamps)) == 2
+    assert len(set(unreliable.sequences[:3])) == 1
+    assert len(set(unreliable.sequences)) == 2
 
 
 def test_a_producer_that_was_idle_for_too_long_gets_a_new_id(log: Log):
     unreliable = Unreliable(log, ProducerFencedError("idle"), stored=False)
     with producer_on(unreliable) as producer:
         producer.send("a", None, b"1")
-    first, second = unreliable.stamps
+    first, second = unreliable.sequences
     assert first is not None
     assert second is not None
-    assert first.producer != second.producer
+    assert first.producer_id != second.producer_id
     assert values(log, A) == [b"1"]
 
 
@@ -253,9 +253,9 @@ def test_waiting_for_a_delivery_can_end(log: Log):
     hold = threading.Event()
 
     class Slow(Unreliable):
-        def append(self, items, *, stamp=None):
+        def append(self, items, *, sequence=None):
             hold.wait()
-            return super().append(items, stamp=stamp)
+            return super().append(items, sequence=sequence)
 
     producer = producer_on(Slow(log))
     sent = producer.send("a", None, b"1")
@@ -270,9 +270,9 @@ def test_waiting_for_a_delivery_can_end(log: Log):
 
 def test_a_producer_closes_the_log_that_it_opened(embedded: FileLog):
     with Producer(embedded.url) as producer:
-        assert embedded._shared.users == 2
+        assert embedded._resources.users == 2
         producer.send("a", None, b"1")
-    assert embedded._shared.users == 1
+    assert embedded._resources.users == 1
     log = open_log(embedded.url)
     with Producer(log) as producer:
         producer.send("b", b"k", b"1", partition=0)

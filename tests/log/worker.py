@@ -7,10 +7,10 @@ from typing import Any
 
 from headrace.clients.consumer import Consumer
 from headrace.clients.producer import Producer
-from headrace.log.embedded import append, chunks, database, file_log
+from headrace.log.embedded import chunks, database, file_log
 from headrace.log.embedded.chunks import ChunkFiles
+from headrace.log.embedded.database import AckFile
 from headrace.log.embedded.file_log import FileLog
-from headrace.log.embedded.writer_lock import AckFile
 from headrace.log.protocol import Records
 from headrace.model.ids import TopicPartition
 from tests.log.harness import seeded
@@ -19,7 +19,7 @@ A, B = TopicPartition("a", 0), TopicPartition("b", 0)
 STEPS: dict[str, tuple[Any, str]] = {
     "before a chunk file": (ChunkFiles, "write"),
     "before the names of files are on disk": (chunks, "sync_directory"),
-    "before the rows": (file_log, "store"),
+    "before the rows": (file_log, "store_appends"),
     "in the middle of the rows": (chunks, "put_partition"),
     "before the commit": (database, "put_meta"),
     "before the acknowledgement": (AckFile, "write"),
@@ -28,7 +28,7 @@ STEPS: dict[str, tuple[Any, str]] = {
 
 def append_many(directory: str, name: str, count: int, told: Connection) -> None:
     """Appends the same numbered record to two topics, `count` times; says so each time."""
-    append.LARGE = 2000  # some are files
+    chunks.LARGE = 2000  # some are files
     chance = seeded(name)
     with FileLog(directory, clean_every=None) as log:
         for i in range(count):
@@ -41,7 +41,7 @@ def append_many(directory: str, name: str, count: int, told: Connection) -> None
 
 def die_at(directory: str, step: str, told: Connection) -> None:
     """Appends twice; the second time it is killed at a step."""
-    append.LARGE = 2000
+    chunks.LARGE = 2000
     with FileLog(directory, clean_every=None) as log:
         first = Records([b"die"] * 2, [b"0", seeded(0).randbytes(5000)], [0, 0])
         log.append([(A, first), (B, first)])

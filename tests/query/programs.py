@@ -64,7 +64,7 @@ def feed(log: Any, rows: Iterable[tuple[str, str | None]], topics: Iterable[str]
         raw = None if value is None else value.encode()
         for topic in topics:
             at = TopicPartition(topic, partition_of(key.encode(), log.topic(topic).partitions) or 0)
-            log.append([(at, Records.of([(key.encode(), raw, 10 * number, ())]))])
+            log.append([(at, Records.from_rows([(key.encode(), raw, 10 * number, ())]))])
 
 
 def started(program: Program = THREE, rows: Iterable[tuple[str, str | None]] = ROWS, **options: Any) -> Cluster:

@@ -72,7 +72,7 @@ def run(topology: Topology, batches: Sequence[Sequence[Sequence[LogRecord]]], *,
         outputs: list[Any] = []
         version = Version(number, "a")
         for partition, records in enumerate(batch):
-            chunk = Chunk(range(offsets[partition], offsets[partition] + len(records)), Records.of(records))
+            chunk = Chunk(range(offsets[partition], offsets[partition] + len(records)), Records.from_rows(records))
             offsets[partition] += len(records)
             parts = [some for some in (chunk,) if len(some)]
             pieces = partition_batches(TopicPartition("in", partition), parts)

@@ -54,7 +54,7 @@ def written(log: Log, topic: str, *rows: tuple[bytes, bytes | None], partitions:
     """A topic with records in its first partition."""
     log.create_topic(topic, partitions, {"cleanup.policy": "compact"})
     if rows:
-        records = Records.of([(key, value, 10 + number, ()) for number, (key, value) in enumerate(rows)])
+        records = Records.from_rows([(key, value, 10 + number, ()) for number, (key, value) in enumerate(rows)])
         log.append([(TopicPartition(topic, 0), records)])
 
 
@@ -105,7 +105,7 @@ def test_what_only_java_understands_is_refused_unless_it_is_empty(log: Log):
     written(log, f"app-{buffer}-changelog", (b"k", b"held back"))
     with pytest.raises(StreamsError, match=f"{buffer}.*cannot be taken over.*Let the Java application run until it is"):
         found_changelogs(log, job, read(log))
-    log.append([(TopicPartition(f"app-{buffer}-changelog", 0), Records.of([(b"k", None, 1, ())]))])
+    log.append([(TopicPartition(f"app-{buffer}-changelog", 0), Records.from_rows([(b"k", None, 1, ())]))])
     assert found_changelogs(log, job, read(log)) == {}
 
 

@@ -232,12 +232,12 @@ class Exporter:
         news = held.news(rows_of(state, store, self.ledger.clock), several=several)
         while rows := list(islice(news, _AT_ONCE)):
             if not dry_run:
-                self.log.append([(at, Records.of([(*row, ()) for row in rows]))])
+                self.log.append([(at, Records.from_rows([(*row, ()) for row in rows]))])
             written += len(rows)
             owner.beat()
         gone = held.gone(self.ledger.clock, several=several)
         if gone and not dry_run:
-            self.log.append([(at, Records.of([(*row, ()) for row in gone]))])
+            self.log.append([(at, Records.from_rows([(*row, ()) for row in gone]))])
         return Export(store, topic, 1, held.seen, written, len(gone))
 
     def _held(self, at: TopicPartition) -> Held:

@@ -19,8 +19,8 @@ import msgspec
 import pyarrow as pa  # pyright: ignore[reportMissingTypeStubs]
 
 from headrace.errors import CheckpointCorruptedError
+from headrace.log.chunk_format import pack_parts, unpack
 from headrace.log.protocol import Item, Records
-from headrace.log.records import pack_parts, unpack
 from headrace.model.ids import TopicPartition
 from headrace.model.partitioner import known_partition
 from headrace.model.record import Headers
@@ -116,7 +116,7 @@ def items_of(outboxes: Iterable[tuple[int, Sequence[Section]]], count: Callable[
         if len(sections) == 1:
             items += [(place, packed) for packed in sections[0].packed]
         else:
-            items.append((place, Records.of(list(_merged(sections)))))
+            items.append((place, Records.from_rows(list(_merged(sections)))))
     return items
 
 

@@ -172,4 +172,4 @@ def _send(log: Log, letters: Iterable[DeadLetter]) -> None:
         if letter.origin is not None:
             rows[letter.origin].append((letter.key, letter.value, letter.timestamp, letter.headers))
     if rows:
-        log.append([(at, Records.of(some)) for at, some in rows.items()])
+        log.append([(at, Records.from_rows(some)) for at, some in rows.items()])

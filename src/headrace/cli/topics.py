@@ -14,7 +14,7 @@ from headrace.clients import Admin
 from headrace.clients.admin import TopicDescription
 from headrace.errors import UnknownTopicError
 from headrace.log import Log
-from headrace.log.embedded.topics import DEFAULTS
+from headrace.log.topic_config import DEFAULTS
 
 app = typer.Typer(help="List, create, describe, alter and delete topics.", no_args_is_help=True)
 

@@ -8,7 +8,7 @@ from datetime import datetime
 from types import TracebackType
 from typing import Literal, Self
 
-from headrace.log.open import opened
+from headrace.log.open import resolve_log
 from headrace.log.protocol import Extent, Group, Log, Topic
 from headrace.model.ids import TopicPartition
 from headrace.model.timestamps import epoch_milliseconds
@@ -33,7 +33,7 @@ class Admin:
     """
 
     def __init__(self, log: Log | str) -> None:
-        self._log, self._owns_log = opened(log)
+        self._log, self._owns_log = resolve_log(log)
 
     def close(self) -> None:
         if self._owns_log:

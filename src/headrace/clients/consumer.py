@@ -14,7 +14,7 @@ from typing import Any, Literal, NamedTuple, Self, get_args
 from uuid import uuid4
 
 from headrace.errors import OffsetOutOfRangeError, ProducerFencedError, SerializationError, StreamsError
-from headrace.log.open import opened
+from headrace.log.open import resolve_log
 from headrace.log.protocol import Extent, Log, LogRow
 from headrace.model.clock import Clock, SystemClock
 from headrace.model.ids import TopicPartition
@@ -174,7 +174,7 @@ class Consumer:
         """`idle_timeout`: iteration ends when nothing came for so long; without it, never."""
         if auto_offset_reset not in get_args(Reset):
             raise ValueError(f"auto_offset_reset is 'earliest', 'latest' or 'none', not {auto_offset_reset!r}")
-        self._log, self._owns_log = opened(log)
+        self._log, self._owns_log = resolve_log(log)
         self._group, self._member = group, f"consumer-{uuid4().hex[:16]}"
         self._decode = (key_serde.decode, value_serde.decode)
         self._commits_itself = auto_commit and group is not None

@@ -13,10 +13,10 @@ from types import TracebackType
 from typing import Any, NamedTuple, Self
 
 from headrace.errors import LogBusyError, ProducerFencedError, SerializationError, StreamsError, UnknownTopicError
-from headrace.log.embedded.append import check_length
-from headrace.log.open import opened
-from headrace.log.protocol import Item, Log, Records, Stamp
-from headrace.log.records import record_length
+from headrace.log.chunk_format import record_length
+from headrace.log.open import resolve_log
+from headrace.log.protocol import Item, Log, ProducerSequence, Records
+from headrace.log.validation import check_record_length
 from headrace.model.clock import Clock, SystemClock
 from headrace.model.ids import TopicPartition
 from headrace.model.partitioner import partition_of
@@ -150,7 +150,7 @@ class Producer:
         buffer_size: int = 32 << 20,
         clock: Clock | None = None,
     ) -> None:
-        self._log, self._owns_log = opened(log)
+        self._log, self._owns_log = resolve_log(log)
         self._key_serde, self._value_serde, self._partitioner = key_serde, value_serde, partitioner
         self._linger = milliseconds(linger, "linger") / 1000
         self._batch_size, self._buffer_size = batch_size, buffer_size
@@ -163,7 +163,7 @@ class Producer:
         self._sender: threading.Thread | None = None
         self._targets: dict[str, Target] = {}
         self._keyless: dict[str, int] = {}  # the partition for records without a key, until the next batch
-        self._stamp: Stamp | None = None
+        self._sequence: ProducerSequence | None = None
 
     # --------------------------------------------------------------------------------------------------- sending
     def send(
@@ -185,7 +185,7 @@ class Producer:
         raw_value = _encoded(value_serde or self._value_serde, value, topic, "value")
         pairs = headers_of(headers) if headers else ()
         length = record_length(raw_key, raw_value, pairs)
-        check_length(topic, length, target.longest_record)
+        check_record_length(topic, length, target.longest_record)
         if raw_key is None and target.compacts:
             raise ValueError(f"the topic {topic!r} is compacted: a record for it needs a key")
         choose = partitioner or self._partitioner
@@ -314,19 +314,19 @@ class Producer:
     def _stored(self, items: list[Item]) -> list[int]:
         """Appends once, however often it must be tried."""
         for attempt in range(_RETRIES):
-            stamp = self._stamp or Stamp(self._log.new_producer(), 0)
+            sequence = self._sequence or ProducerSequence(self._log.new_producer(), 0)
             try:
-                offsets = self._log.append(items, stamp=stamp)
+                offsets = self._log.append(items, sequence=sequence)
             except BaseException as error:
                 is_first, is_last = attempt == 0, attempt == _RETRIES - 1
                 if isinstance(error, StreamsError) and error.retriable and not is_last:
-                    self._stamp = stamp  # the same again: the log knows whether it has stored it
+                    self._sequence = sequence  # the same again: the log knows whether it has stored it
                     continue
-                self._stamp = None
+                self._sequence = None
                 if not (isinstance(error, ProducerFencedError) and is_first):  # idle for too long, so there is a new id
                     raise
             else:
-                self._stamp = Stamp(stamp.producer, stamp.sequence + 1)
+                self._sequence = ProducerSequence(sequence.producer_id, sequence.number + 1)
                 return offsets
         raise AssertionError
 

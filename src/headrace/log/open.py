@@ -1,7 +1,4 @@
-"""A log in which a topic that is written to comes into being, as on a Kafka broker that creates topics by itself.
-
-Logs by their address.
-"""
+"""Opens a log by its address: `file:DIRECTORY` or `kafka://HOST:PORT`."""
 
 from __future__ import annotations
 
@@ -15,8 +12,33 @@ from headrace.log.protocol import Extent, Item, Log, Topic
 from headrace.model.ids import TopicPartition
 
 
+def open_log(address: str, settings: Mapping[str, Any] | None = None) -> Log:
+    """Opens `file:DIRECTORY`, or `kafka://HOST:PORT,HOST:PORT` with the settings of Kafka's clients.
+
+    >>> open_log("files:data")
+    Traceback (most recent call last):
+    ...
+    headrace.errors.ConfigError: 'files:data' is not the address of a log: write file:DIRECTORY or kafka://HOST:PORT
+    """
+    if address.startswith("kafka://"):
+        from headrace.log.kafka import KafkaLog  # noqa: PLC0415 - loading the client library takes time
+
+        return KafkaLog(address, settings)
+    kind, colon, rest = address.partition(":")
+    path = rest.removeprefix("//")
+    is_local = not rest.startswith("//") or path.startswith("/")
+    if kind == "file" and colon and path and is_local:
+        return FileLog(Path(path).expanduser())
+    raise ConfigError(f"{address!r} is not the address of a log: write file:DIRECTORY or kafka://HOST:PORT")
+
+
+def resolve_log(log: Log | str) -> tuple[Log, bool]:
+    """Returns the log, and True if it was opened here from an address, so that the caller must close it."""
+    return (open_log(log), True) if isinstance(log, str) else (log, False)
+
+
 class TopicCreatingLog:
-    """Where deliveries go: `topic` makes a topic that is not there, with one partition."""
+    """The log that deliveries go to: `topic` creates a missing topic with one partition, as a Kafka broker may."""
 
     def __init__(self, log: Log) -> None:
         self._log = log
@@ -42,28 +64,3 @@ class TopicCreatingLog:
 
     def mark_delivered(self, application: str, number: int | None) -> None:
         self._log.mark_delivered(application, number)
-
-
-def open_log(address: str, settings: Mapping[str, Any] | None = None) -> Log:
-    """The log at an address: `file:DIRECTORY`, or `kafka://HOST:PORT,HOST:PORT` with the settings of Kafka's clients.
-
-    >>> open_log("files:data")
-    Traceback (most recent call last):
-    ...
-    headrace.errors.ConfigError: 'files:data' is not the address of a log: write file:DIRECTORY or kafka://HOST:PORT
-    """
-    if address.startswith("kafka://"):
-        from headrace.log.kafka import KafkaLog  # noqa: PLC0415 - loading the client takes time, which others save
-
-        return KafkaLog(address, settings)
-    kind, colon, rest = address.partition(":")
-    path = rest.removeprefix("//")
-    is_local = not rest.startswith("//") or path.startswith("/")
-    if kind == "file" and colon and path and is_local:
-        return FileLog(Path(path).expanduser())
-    raise ConfigError(f"{address!r} is not the address of a log: write file:DIRECTORY or kafka://HOST:PORT")
-
-
-def opened(log: Log | str) -> tuple[Log, bool]:
-    """A log, and whether it was opened here, so that it is to be closed by whoever asked."""
-    return (open_log(log), True) if isinstance(log, str) else (log, False)

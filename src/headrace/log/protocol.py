@@ -1,4 +1,8 @@
-"""What a log is: topics of partitions of records, groups that read them, and deliveries; embedded or on Kafka."""
+"""The protocol of a log, and the types that go in and out of it. The embedded log and Kafka both implement it.
+
+`Log` has four groups of methods: topics, records, deliveries (the outputs of an application's batches, exactly once),
+and consumer groups. `SupportsShares` is for logs to which several processes can deliver one batch together.
+"""
 
 from __future__ import annotations
 
@@ -16,9 +20,9 @@ LogRow = tuple[int, bytes | None, bytes | None, int, Headers]  # offset, key, va
 
 @dataclass(frozen=True, slots=True)
 class Records:
-    """Records for one partition, column by column; `headers` is None where no record has any.
+    """Records for one partition, column by column. `headers` is None if no record has any.
 
-    >>> len(Records.of([(b"k", b"v", 10, ()), (None, b"w", 11, ())]))
+    >>> len(Records.from_rows([(b"k", b"v", 10, ()), (None, b"w", 11, ())]))
     2
     """
 
@@ -31,15 +35,15 @@ class Records:
         return len(self.timestamps)
 
     @classmethod
-    def of(cls, rows: Sequence[tuple[bytes | None, bytes | None, int, Headers]]) -> Records:
-        """Of (key, value, timestamp, headers), record by record."""
+    def from_rows(cls, rows: Sequence[tuple[bytes | None, bytes | None, int, Headers]]) -> Records:
+        """Builds the columns from rows of (key, value, timestamp, headers)."""
         if not rows:
             return cls((), (), ())
         keys, values, timestamps, headers = zip(*rows, strict=True)
         return cls(keys, values, timestamps, headers if any(headers) else None)
 
-    def part(self, start: int, end: int) -> Records:
-        """The records from one position to another."""
+    def slice(self, start: int, end: int) -> Records:
+        """Returns the records from position `start` up to, but without, position `end`."""
         if start == 0 and end >= len(self):
             return self
         headers = None if self.headers is None else self.headers[start:end]
@@ -48,7 +52,7 @@ class Records:
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """Records as they are read: by offset; offsets may be missing, after compaction."""
+    """Records that were read, with their offsets in ascending order. Compaction leaves gaps between offsets."""
 
     offsets: Sequence[int]
     records: Records
@@ -57,7 +61,7 @@ class Chunk:
         return len(self.offsets)
 
     def rows(self) -> Iterator[LogRow]:
-        """Record by record.
+        """Iterates over the records.
 
         >>> list(Chunk(range(7, 8), Records([b"k"], [b"v"], [10])).rows())
         [(7, b'k', b'v', 10, ())]
@@ -67,13 +71,13 @@ class Chunk:
         return zip(self.offsets, records.keys, records.values, records.timestamps, headers, strict=True)
 
 
-# Records to be appended: as columns, or packed elsewhere by `packing.pack`, which saves the one who appends the work.
+# Records for one partition, to be appended: columns, or bytes that another process packed with `chunk_format.pack`.
 Item = tuple[TopicPartition, Records | bytes]
 
 
 @dataclass(frozen=True, slots=True)
 class Topic:
-    """A topic; deleted and made anew, it has another id. The configuration is complete, defaults included."""
+    """A topic. A topic that is deleted and created again gets another id. `config` includes the defaults."""
 
     name: str
     id: str
@@ -82,41 +86,42 @@ class Topic:
 
 
 class Extent(NamedTuple):
-    """The first offset that a partition still has, and the one that its next record will get."""
+    """The offsets of a partition: the earliest that it still has, and the end, which the next record will get."""
 
     earliest: int
     end: int
 
 
-class Stamp(NamedTuple):
-    """Which append of which producer: the same one comes twice if the first outcome was unclear, and is stored once."""
+class ProducerSequence(NamedTuple):
+    """Identifies one append of one producer, so that an append that is retried is stored once."""
 
-    producer: int
-    sequence: int
+    producer_id: int
+    number: int
 
 
 class Membership(NamedTuple):
-    """What a member of a group may read now. The generation grows whenever the members or their partitions change."""
+    """The partitions that a group member may read now. The generation grows with every rebalance."""
 
     generation: int
     partitions: frozenset[TopicPartition]
 
 
 class Share(NamedTuple):
-    """One of the shares in which a batch is delivered at once.
+    """One of the shares of a batch that several processes deliver at the same time.
 
-    `line` names who shared it out, `producer` who delivered that of the batch before: only that one need not be new.
+    `owner` is what `begin_shares` returned. `producer` is what `deliver_share` returned for this share of the batch
+    before, or "": a process that still has this producer delivers with it and need not create another.
     """
 
     number: int
     ordinal: int
-    line: str
+    owner: str
     producer: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """A consumer group: its living members with the partitions they hold, and how far it has read."""
+    """A consumer group: its live members with the partitions that they hold, and its committed offsets."""
 
     name: str
     generation: int
@@ -125,30 +130,30 @@ class Group:
 
 
 @runtime_checkable
-class Shareable(Protocol):
-    """A log to which several processes can deliver a batch together, each the partitions that only it has."""
+class SupportsShares(Protocol):
+    """A log to which several processes can deliver one batch together, each to partitions of its own."""
 
-    def share_out(self, application: str, number: int, shares: int) -> str | None:
-        """Lets a batch be delivered in shares, and then by `deliver` with what is left; gives the line for them.
+    def begin_shares(self, application: str, number: int, shares: int) -> str | None:
+        """Allows a batch to be delivered in shares and returns the `owner` of the shares.
 
-        None: it is not to be shared, but delivered as a whole.
+        When all shares are delivered, `deliver` completes the batch. None: this batch must be delivered as a whole.
         """
         ...
 
     def deliver_share(self, application: str, share: Share, items: Sequence[Item]) -> str:
-        """Stores the outputs of a share and that it has them, all or nothing; what it has already is left out.
+        """Stores the outputs of a share and a marker for each partition, all or nothing; returns the producer's name.
 
-        Gives the name of the producer.
+        What the log already has of the share is not stored again.
         """
         ...
 
 
 class Log(Protocol):
-    """Topics of partitions of (key, value, timestamp, headers) with offsets. Safe for threads; times are in ms."""
+    """Topics of partitions of (key, value, timestamp, headers) with offsets. Thread-safe. Times are in ms."""
 
     # ---------------------------------------------------------------------------------------------------- topics
     def topics(self) -> Mapping[str, Topic]:
-        """All topics by name."""
+        """Returns all topics by name."""
         ...
 
     def topic(self, name: str) -> Topic: ...
@@ -167,20 +172,20 @@ class Log(Protocol):
     def delete_topic(self, name: str) -> None: ...
 
     def add_partitions(self, name: str, partitions: int) -> Topic:
-        """Lets a topic have more partitions, `partitions` in all."""
+        """Raises the number of partitions of a topic to `partitions`."""
         ...
 
     def alter_config(self, name: str, config: Mapping[str, str | int | None]) -> Topic:
-        """Changes the settings that are named; None is the default again."""
+        """Changes the given settings of a topic. None resets a setting to its default."""
         ...
 
     # --------------------------------------------------------------------------------------------------- records
     def extents(self, topics: Sequence[str]) -> dict[TopicPartition, Extent]:
-        """The offsets of all partitions of some topics at one moment."""
+        """Returns the extents of all partitions of the topics."""
         ...
 
     def offsets_for_times(self, times: Mapping[TopicPartition, int]) -> dict[TopicPartition, int | None]:
-        """The first offset whose record is at or after a time; None where there is no such record."""
+        """Returns the offset of the first record at or after each time; None where there is no such record."""
         ...
 
     def read(
@@ -190,61 +195,61 @@ class Log(Protocol):
         end: int | None = None,
         *,
         topic_id: str | None = None,
-        more: bool | None = None,
+        has_more: bool | None = None,
     ) -> Iterator[Chunk]:
-        """The records from `start` up to but without `end`, or up to the end of the partition.
+        """Reads the records from `start` up to, but without, `end` or the end of the partition.
 
-        Offsets that are not there, and a topic with another id, are errors. Whoever has just seen the range says so by
-        `more`, whether there is more behind it: then a log far away asks again only if the records do not come, and
-        the id of the topic is to be confirmed.
+        Raises if the partition does not have these offsets, or if the topic has another id. A caller that has just
+        read the extents passes `has_more`: whether the partition has records behind `end`. A remote log then checks
+        the range only if no records arrive, and does not check the topic id: see `confirm_topic_ids`.
         """
         ...
 
-    def confirm(self, ids: Mapping[str, str]) -> Callable[[], None]:
-        """Asks whether topics have these ids; what is given waits for the answer, and raises if one has another."""
+    def confirm_topic_ids(self, ids: Mapping[str, str]) -> Callable[[], None]:
+        """Starts to check that topics have these ids. The returned function waits, and raises if one differs."""
         ...
 
-    def append(self, items: Sequence[Item], *, stamp: Stamp | None = None) -> list[int]:
-        """Stores all items or none, on disk before it returns; gives the first offset of each."""
+    def append(self, items: Sequence[Item], *, sequence: ProducerSequence | None = None) -> list[int]:
+        """Stores all items or none, on disk before it returns. Returns the first offset of each item."""
         ...
 
     def new_producer(self) -> int:
-        """An id for stamps; the first append has sequence 0."""
+        """Returns a new producer id. The first append of the producer has sequence number 0."""
         ...
 
     def delete_records(self, before: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
-        """Removes the records before an offset, -1: all; gives the earliest offsets."""
+        """Deletes the records before an offset, or all for -1. Returns the new earliest offsets."""
         ...
 
     def wait(self, positions: Mapping[TopicPartition, int], timeout: int) -> bool:
-        """Until one of the partitions has a record at its position; False if that took too long."""
+        """Waits until one of the partitions has a record at its position. Returns False after `timeout` ms."""
         ...
 
     # ------------------------------------------------------------------------------------------------ deliveries
     def deliver(self, application: str, number: int, items: Sequence[Item]) -> bool:
-        """Stores the outputs of a batch and that it was delivered, all or nothing, if the batch before it was.
+        """Stores the outputs of a batch together with its marker, all or nothing.
 
-        False: this batch was delivered before. The first batch has number 0.
+        Returns False if this batch was delivered before; raises if the batch before it was not. The first batch is 0.
         """
         ...
 
     def delivered(self, application: str) -> int:
-        """The last batch that was delivered; -1 if none was."""
+        """Returns the number of the last batch that was delivered, or -1."""
         ...
 
     def mark_delivered(self, application: str, number: int | None) -> None:
-        """Goes on as if a batch was the last one delivered, or, with None, as if there never was any."""
+        """Sets the marker without storing outputs. None removes it."""
         ...
 
     # ---------------------------------------------------------------------------------------------------- groups
     def groups(self) -> Mapping[str, Group]: ...
 
     def committed(self, group: str) -> dict[TopicPartition, int]:
-        """Where a group goes on reading; nothing for a group that never committed."""
+        """Returns the committed offsets of a group; none for a group that does not exist."""
         ...
 
     def commit(self, group: str, offsets: Mapping[TopicPartition, int], *, member: str | None = None) -> None:
-        """Says where a group goes on reading. Without a member: only while nobody is reading."""
+        """Commits offsets. Without `member` this is possible only while the group has no members."""
         ...
 
     def delete_group(self, group: str) -> None: ...
@@ -252,10 +257,11 @@ class Log(Protocol):
     def join(
         self, group: str, member: str, topics: Sequence[str], holding: AbstractSet[TopicPartition], lease: int
     ) -> Membership:
-        """Makes or keeps somebody a member until the lease is over, and says what to read.
+        """Joins a group, or renews the membership, for `lease` ms. Returns the partitions that the member may read.
 
-        `holding` is what the member still reads. What is not in the answer it has to give up, by a second call without
-        it; until then nobody else gets it, unless the lease ends.
+        `holding` are the partitions that the member still reads. It must give up those that the answer does not
+        contain, and say so by another call without them; until then, or until its lease ends, no other member gets
+        them.
         """
         ...
 

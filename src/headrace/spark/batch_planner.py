@@ -81,7 +81,7 @@ def chunks_of(log: Log, job: Job, range_: Range) -> Iterator[Chunk]:
     """What is in a range; if it is not there any more, where to go on is planned anew, or it is an error."""
     topic, partition, start, end, more, _ = range_
     try:
-        yield from log.read(TopicPartition(topic, partition), start, end, topic_id=job.topics.get(topic), more=more)
+        yield from log.read(TopicPartition(topic, partition), start, end, topic_id=job.topics.get(topic), has_more=more)
     except OffsetOutOfRangeError as error:
         reset = reset_of(job.graph, job.config, topic)
         if reset == "none":

@@ -17,7 +17,7 @@ from headrace.checkpoint.steps import SHARE, step
 from headrace.checkpoint.storage import open_storage
 from headrace.errors import StreamsError
 from headrace.log.open import open_log
-from headrace.log.protocol import Item, Log, Share, Shareable
+from headrace.log.protocol import Item, Log, Share, SupportsShares
 from headrace.spark import wire_format
 from headrace.spark.application_state import QueryStoppedError
 from headrace.spark.job import Job, error_of, failed, load_job, located
@@ -38,10 +38,10 @@ class DeliveryJob:
     def deliver(self, log: Log, number: int) -> Sequence[str] | None:
         """Delivers a batch but for its marker, and for topics that are left; None if it cannot be shared."""
         shares, line = self._job.slots, ""
-        if shares < 2 or not isinstance(log, Shareable):
+        if shares < 2 or not isinstance(log, SupportsShares):
             return None
         if self._exactly_once:
-            line = log.share_out(self._job.application, number, shares)
+            line = log.begin_shares(self._job.application, number, shares)
             if line is None:
                 return None
         frame = self._session.range(0, shares, 1, shares)
@@ -120,7 +120,7 @@ class ShareWriter:
         return wire_format.ShareDone(order.share, producer, part.left)
 
     def _send(self, order: wire_format.ShareOrder, items: Sequence[Item]) -> str:
-        if order.line and isinstance(self._log, Shareable):
+        if order.line and isinstance(self._log, SupportsShares):
             share = Share(order.number, order.share, order.line, order.producer)
             return self._log.deliver_share(self._job.application, share, items)
         self._log.append(items)

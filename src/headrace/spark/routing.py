@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from operator import itemgetter
 from typing import NamedTuple
 
-from headrace.log.embedded.append import check_length
+from headrace.log.chunk_format import record_length
 from headrace.log.protocol import Log
-from headrace.log.records import record_length
+from headrace.log.validation import check_record_length
 from headrace.model.ids import TaskId
 from headrace.model.partitioner import known_partition
 from headrace.runtime.environment import Output, Result, Row
@@ -91,6 +91,6 @@ class Router:
         if length <= limit:
             return True
         if self._job.config.production_exception_handler == "fail":
-            check_length(topic, length, limit)
+            check_record_length(topic, length, limit)
         result.dropped["production error"] = result.dropped.get("production error", 0) + 1
         return False

@@ -83,7 +83,7 @@ class SlotRunner:
         given: list[Message] = []
         read = {range_.topic for order in orders.orders for range_ in order.ranges}
         # The answer comes while tasks read and run.
-        confirmed = self.log.confirm({topic: id_ for topic, id_ in self.job.topics.items() if topic in read})
+        confirmed = self.log.confirm_topic_ids({topic: id_ for topic, id_ in self.job.topics.items() if topic in read})
         try:
             for order in orders.orders:
                 rows = chunks.get(TaskId(order.stage, order.partition), [])

@@ -1,6 +1,7 @@
-"""Records on their way into the log: packed before it is one's turn, if they are many.
+"""Appends: records become chunks at the ends of their partitions, and an append that is repeated is stored once.
 
-Appends: what they store, all of it or nothing. Small ones that come together become one chunk.
+`prepare` packs items and writes large chunks to files before the transaction. `store_appends` runs inside it. Small
+appends that share a transaction also share a chunk.
 """
 
 from __future__ import annotations
@@ -10,140 +11,139 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import chain
 
-from headrace.errors import LogCorruptedError, RecordTooLargeError, StateCorruptedError
-from headrace.log.embedded import chunks, deduplication
-from headrace.log.embedded.chunks import ChunkFiles, ChunkRow
-from headrace.log.embedded.topics import Catalog, Entry
-from headrace.log.protocol import Item, Records, Stamp
-from headrace.log.records import NULL_KEYS, OFFSETS, Label, digest_of, label_of, longest_of, pack_parts
+import msgspec
+
+from headrace.errors import LogCorruptedError, ProducerFencedError, StateCorruptedError
+from headrace.log.chunk_format import NULL_KEYS, OFFSETS, longest_record, pack_parts, read_header, unpack
+from headrace.log.embedded import chunks
+from headrace.log.embedded.chunks import ChunkFiles, PackedChunk
+from headrace.log.embedded.schema import damaged_row, put_meta, read_meta, row_checksum
+from headrace.log.embedded.topics import Catalog, TopicEntry
+from headrace.log.protocol import Item, ProducerSequence, Records
+from headrace.log.validation import check_record_length, damaged_item, is_next_append, item_with_offsets, missing_key
 from headrace.model.ids import TopicPartition
 from headrace.model.record import Headers
 
-LARGE = 4 << 20  # bytes of a packed chunk: larger ones are files, which SQLite need not write twice
-_FEW_RECORDS, _FEW_BYTES = 100, 64 << 10  # of an item that is packed together with others
-
-
-@dataclass(frozen=True, slots=True)
-class PackedChunk:
-    """A packed chunk; a large one is in a file already."""
-
-    packed: bytes | None
-    file: str | None
-    label: Label
-    digest: int
-    size: int
-
-    @classmethod
-    def of(cls, packed: bytes, files: ChunkFiles) -> PackedChunk:
-        label = label_of(packed)
-        file = files.write(packed) if len(packed) > LARGE else None
-        return cls(None if file else packed, file, label, digest_of(packed), len(packed))
-
-
-Shipment = list[tuple[TopicPartition, list[PackedChunk] | Records]]  # one entry per item
-
-
-def prepared(items: Sequence[Item], files: ChunkFiles) -> Shipment:
-    """All that can be done before it is one's turn: packs items and writes the large ones to disk."""
-    return [(TopicPartition(*at), _prepared(TopicPartition(*at), records, files)) for at, records in items]
-
-
-def _prepared(at: TopicPartition, records: Records | bytes, files: ChunkFiles) -> list[PackedChunk] | Records:
-    if isinstance(records, Records):
-        if len(records) <= _FEW_RECORDS and sum(map(len, filter(None, records.values))) <= _FEW_BYTES:
-            return records
-        return parcels_of(records, files)
-    try:
-        label = label_of(records)
-    except StateCorruptedError as error:
-        raise LogCorruptedError(f"records for {at} arrived damaged: {error}", at=at) from None
-    if label.flags & OFFSETS:
-        raise ValueError(f"records for {at} were packed with offsets: the log gives them, when they are appended")
-    return [PackedChunk.of(records, files)] if label.records else []
-
-
-def parcels_of(records: Records, files: ChunkFiles) -> list[PackedChunk]:
-    return [PackedChunk.of(packed, files) for packed in pack_parts(records)]
-
-
-def check(entry: Entry, at: TopicPartition, parcel: PackedChunk, files: ChunkFiles) -> None:
-    """Refuses what a topic does not take."""
-    rules = entry.rules
-    if rules.compacts and parcel.label.flags & NULL_KEYS:
-        raise ValueError(f"the topic {at.topic!r} is compacted: every record needs a key, and one of these has none")
-    if parcel.label.longest > rules.longest_record:
-        packed = files.read(parcel.file) if parcel.packed is None and parcel.file else parcel.packed or b""
-        check_length(at.topic, longest_of(packed), rules.longest_record)
-    if parcel.file is not None and not files.has(parcel.file):
-        raise LogCorruptedError(f"the file {parcel.file} for {at} vanished before its commit: append again", at=at)
-
-
-def check_length(topic: str, length: int, limit: int) -> None:
-    if length > limit:
-        raise RecordTooLargeError(
-            f"a record of {length} bytes is too large for the topic {topic!r}, whose max.message.bytes is {limit}: "
-            "make it smaller, or the limit larger (alter_config)"
-        )
+_SMALL_RECORDS, _SMALL_BYTES = 100, 64 << 10  # an item up to this size shares a chunk with others
+PreparedItem = tuple[TopicPartition, list[PackedChunk] | Records]  # records of a small item are packed later
 
 
 @dataclass(frozen=True, slots=True)
 class Append:
-    """What somebody wants to append; the stamp tells whether it was stored before."""
+    """One append, prepared; `now` is the time of the log's clock."""
 
-    shipment: Shipment
+    items: list[PreparedItem]
     now: int
-    stamp: Stamp | None = None
+    sequence: ProducerSequence | None = None
 
 
-class Tail:
-    """The end of a partition, while a transaction adds to it."""
+def prepare(items: Sequence[Item], files: ChunkFiles) -> list[PreparedItem]:
+    """Does all that can be done before the transaction: packs items, and writes large chunks to files."""
+    return [(TopicPartition(*at), _prepare_item(TopicPartition(*at), records, files)) for at, records in items]
 
-    def __init__(self, connection: sqlite3.Connection, entry: Entry, at: TopicPartition, files: ChunkFiles) -> None:
+
+def _prepare_item(at: TopicPartition, records: Records | bytes, files: ChunkFiles) -> list[PackedChunk] | Records:
+    if isinstance(records, Records):
+        if len(records) <= _SMALL_RECORDS and sum(map(len, filter(None, records.values))) <= _SMALL_BYTES:
+            return records
+        return _pack_chunks(records, files)
+    try:
+        header = read_header(records)
+    except StateCorruptedError as error:
+        raise damaged_item(at, error) from None
+    if header.flags & OFFSETS:
+        raise item_with_offsets(at)
+    return [PackedChunk.create(records, files)] if header.records else []
+
+
+def _pack_chunks(records: Records, files: ChunkFiles) -> list[PackedChunk]:
+    return [PackedChunk.create(packed, files) for packed in pack_parts(records)]
+
+
+def store_appends(
+    connection: sqlite3.Connection, catalog: Catalog, files: ChunkFiles, appends: list[Append]
+) -> list[list[int]]:
+    """Stores appends in a transaction. Returns the first offset of each item of each append."""
+    producers = [append.sequence.producer_id for append in appends if append.sequence is not None]
+    if len(set(producers)) < len(producers):
+        raise ValueError("two appends of one producer in one call: group commit retries them one by one")
+    writers: dict[TopicPartition, PartitionWriter] = {}
+    now = max(append.now for append in appends)
+
+    def store(append: Append) -> list[int]:
+        sequence, offsets = append.sequence, list[int]()
+        if sequence is not None and (before := find_stored_append(connection, sequence)) is not None:
+            return before
+        for at, records in append.items:
+            if at not in writers:
+                writers[at] = PartitionWriter(connection, catalog.topic_of(at), at, files)
+            offsets.append(writers[at].append(records, now))
+        if sequence is not None:
+            put_producer(connection, sequence, offsets, append.now)
+        return offsets
+
+    answers = [store(append) for append in appends]
+    for writer in writers.values():
+        writer.finish(now)
+    return answers
+
+
+class PartitionWriter:
+    """Appends to the end of a partition within a transaction."""
+
+    def __init__(
+        self, connection: sqlite3.Connection, entry: TopicEntry, at: TopicPartition, files: ChunkFiles
+    ) -> None:
         self._connection, self._entry, self._at, self._files = connection, entry, at, files
-        self._row = chunks.partition(connection, entry.number, at.partition)
-        self._loose: list[Records] = []  # not packed yet
-        self.end = self._row.upto
+        self._row = chunks.read_partition(connection, entry.number, at.partition)
+        self._small: list[Records] = []  # not packed yet
+        self._end = self._row.end  # includes `_small`
 
-    def add(self, records: list[PackedChunk] | Records, now: int) -> int:
-        """Gives the offset of the first record."""
-        base = self.end
+    def append(self, records: list[PackedChunk] | Records, now: int) -> int:
+        """Returns the offset of the first record."""
+        base = self._end
         if isinstance(records, Records):
-            self._loose.append(records)
-            self.end += len(records)
+            self._small.append(records)
+            self._end += len(records)
         else:
-            self._pack(now)
-            for parcel in records:
-                self._put(parcel, now)
+            self._pack_small(now)
+            for chunk in records:
+                self._put(chunk, now)
         return base
 
-    def close(self, now: int) -> None:
-        self._pack(now)
+    def finish(self, now: int) -> None:
+        self._pack_small(now)
         chunks.put_partition(self._connection, self._row)
 
-    def _pack(self, now: int) -> None:
-        if self._loose:
-            for parcel in parcels_of(joined(self._loose), self._files):
-                self._put(parcel, now)
-            self._loose.clear()
+    def _pack_small(self, now: int) -> None:
+        if self._small:
+            for chunk in _pack_chunks(concatenate(self._small), self._files):
+                self._put(chunk, now)
+            self._small.clear()
 
-    def _put(self, parcel: PackedChunk, now: int) -> None:
-        entry, base = self._entry, self._row.upto
-        check(entry, self._at, parcel, self._files)
-        stamped = now if entry.rules.append_time else None
-        last_time = parcel.label.last_time if stamped is None else stamped
-        self.end = base + parcel.label.records
-        number, partition = entry.number, self._at.partition
-        chunk = ChunkRow(
-            number, partition, base, self.end, last_time, stamped, None, parcel.size, parcel.digest, None, parcel.file
-        )
-        chunks.put_chunk(self._connection, chunk, parcel.packed)
-        self._row = self._row._replace(upto=self.end)
+    def _put(self, chunk: PackedChunk, now: int) -> None:
+        _check_chunk(self._entry, self._at, chunk, self._files)
+        base, self._end = self._row.end, self._row.end + chunk.header.records
+        append_time = now if self._entry.parsed_config.uses_append_time else None
+        number, partition = self._entry.number, self._at.partition
+        chunks.put_chunk(self._connection, chunk, number, partition, base, self._end, append_time=append_time)
+        self._row = self._row._replace(end=self._end)
 
 
-def joined(parts: list[Records]) -> Records:
-    """Records one after the other.
+def _check_chunk(entry: TopicEntry, at: TopicPartition, chunk: PackedChunk, files: ChunkFiles) -> None:
+    """Raises if the topic does not accept the records of a chunk."""
+    config = entry.parsed_config
+    if config.compacts and chunk.header.flags & NULL_KEYS:
+        raise missing_key(at.topic)
+    if chunk.header.longest > config.max_message_bytes:  # an upper bound: the records have to be measured
+        check_record_length(at.topic, longest_record(unpack(chunk.read(files))[0]), config.max_message_bytes)
+    if chunk.file is not None and not files.has(chunk.file):
+        raise LogCorruptedError(f"the file {chunk.file} for {at} vanished before its commit: append again", at=at)
 
-    >>> joined([Records([b"a"], [b"1"], [1]), Records([b"b"], [b"2"], [2])]).keys
+
+def concatenate(parts: list[Records]) -> Records:
+    """
+    >>> concatenate([Records([b"a"], [b"1"], [1]), Records([b"b"], [b"2"], [2])]).keys
     [b'a', b'b']
     """
     if len(parts) == 1:
@@ -155,29 +155,32 @@ def joined(parts: list[Records]) -> Records:
     return Records([*keys], [*values], [*chain(*(part.timestamps for part in parts))], headers)
 
 
-def store(
-    connection: sqlite3.Connection, catalog: Catalog, appends: list[Append], files: ChunkFiles
-) -> list[list[int]]:
-    """Puts records at the ends of their partitions; gives the first offset of each item of each append."""
-    producers = [append.stamp.producer for append in appends if append.stamp is not None]
-    if len(set(producers)) < len(producers):
-        raise ValueError("one producer, two appends at a time: each is stored by itself")
-    tails: dict[TopicPartition, Tail] = {}
-    now = max(append.now for append in appends)
+# -------------------------------------------------------------------------------------------------------- producers
+def new_producer(connection: sqlite3.Connection, now: int) -> int:
+    producer_id = read_meta(connection, "producers")[0] + 1
+    put_meta(connection, "producers", producer_id, b"")
+    put_producer(connection, ProducerSequence(producer_id, -1), [], now)
+    return producer_id
 
-    def stored(append: Append) -> list[int]:
-        stamp, offsets = append.stamp, list[int]()
-        if stamp is not None and (before := deduplication.stored_before(connection, stamp)) is not None:
-            return before
-        for at, records in append.shipment:
-            if at not in tails:
-                tails[at] = Tail(connection, catalog.place(at), at, files)
-            offsets.append(tails[at].add(records, now))
-        if stamp is not None:
-            deduplication.put_producer(connection, stamp, offsets, append.now)
-        return offsets
 
-    answers = [stored(append) for append in appends]
-    for tail in tails.values():
-        tail.close(now)
-    return answers
+def put_producer(connection: sqlite3.Connection, sequence: ProducerSequence, offsets: list[int], now: int) -> None:
+    row = (*sequence, msgspec.json.encode(offsets), now)
+    connection.execute("INSERT OR REPLACE INTO producers VALUES (?, ?, ?, ?, ?)", (*row, row_checksum(*row)))
+
+
+def find_stored_append(connection: sqlite3.Connection, sequence: ProducerSequence) -> list[int] | None:
+    """Returns the offsets of an append that is stored already; None if it is the next one of its producer."""
+    query = "SELECT id, sequence, offsets, used, seal FROM producers WHERE id = ?"
+    row = connection.execute(query, (sequence.producer_id,)).fetchone()
+    if row is None:
+        raise ProducerFencedError(
+            f"the producer {sequence.producer_id} is unknown, or was idle for more than a day: make a new one"
+        )
+    if row[4] != row_checksum(*row[:4]):
+        raise damaged_row(f"the row of producer {sequence.producer_id}")
+    return None if is_next_append(sequence, row[1]) else msgspec.json.decode(row[2], type=list[int])
+
+
+def delete_idle_producers(connection: sqlite3.Connection, before: int) -> None:
+    """Deletes producers that appended nothing since a time."""
+    connection.execute("DELETE FROM producers WHERE used < ?", (before,))

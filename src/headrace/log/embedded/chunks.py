@@ -1,30 +1,37 @@
-"""Chunks that are too large for the database, each in a file of its own.
+"""Chunks on disk: the rows of partitions and chunks, and the files of large chunks.
 
-Rows of partitions and of chunks: where records lie. Every row is checked against its seal when it is read.
+A chunk is stored as a row of the table `chunks`. Its bytes (log/chunk_format.py) are in the table `bodies`, or in a
+file of their own if they are large. Every row is checked against its checksum when it is read.
 """
 
 from __future__ import annotations
 
 import os
 import sqlite3
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 from uuid import uuid4
 
-from headrace.log.embedded.database import broken, seal, sync_directory, unavailable
-from headrace.log.embedded.topics import Entry
+from headrace.log.chunk_format import ChunkHeader, read_checksum, read_header
+from headrace.log.embedded.database import sync_directory, unavailable
+from headrace.log.embedded.schema import damaged_row, row_checksum
+from headrace.log.embedded.topics import Catalog, TopicEntry
+from headrace.log.protocol import Extent
+
+LARGE = 4 << 20  # bytes: larger chunks are files, because SQLite would write them twice
 
 
 class ChunkFiles:
-    """The directory `chunks`. A file is on disk, whole, before a row names it, and it goes after the row."""
+    """The directory `chunks`. A file is on disk before a row names it, and is deleted after the row."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
 
     def write(self, packed: bytes) -> str:
-        """Gives the name of a new file."""
+        """Writes a new file and returns its name."""
         name = f"{uuid4().hex}.chunk"
         try:
             with (self.directory / name).open("xb") as file:
@@ -39,7 +46,7 @@ class ChunkFiles:
         return name
 
     def read(self, name: str) -> bytes:
-        """The bytes of a file; one that is not there is a `FileNotFoundError`."""
+        """Reads a file; raises `FileNotFoundError` if it does not exist."""
         try:
             return (self.directory / name).read_bytes()
         except FileNotFoundError:
@@ -54,92 +61,132 @@ class ChunkFiles:
         for name in names:
             (self.directory / name).unlink(missing_ok=True)
 
-    def written_before(self, moment: float) -> set[str]:
-        """The names of files that were last written before a moment, in seconds since the epoch."""
-        return {entry.name for entry in os.scandir(self.directory) if entry.stat().st_mtime < moment}
+    def written_before(self, time: float) -> set[str]:
+        """Returns the names of files that were last written before a time, in seconds since the epoch."""
+        return {entry.name for entry in os.scandir(self.directory) if entry.stat().st_mtime < time}
+
+
+@dataclass(frozen=True, slots=True)
+class PackedChunk:
+    """A packed chunk that has no row yet. A large one is already in a file, and `packed` is None."""
+
+    packed: bytes | None
+    file: str | None
+    header: ChunkHeader
+    checksum: int
+    size: int
+
+    @classmethod
+    def create(cls, packed: bytes, files: ChunkFiles) -> PackedChunk:
+        header = read_header(packed)
+        file = files.write(packed) if len(packed) > LARGE else None
+        return cls(None if file else packed, file, header, read_checksum(packed), len(packed))
+
+    def read(self, files: ChunkFiles) -> bytes:
+        return self.packed or files.read(self.file or "")
 
 
 class PartitionRow(NamedTuple):
-    """A partition: its earliest offset, its end, and up to where it was cleaned."""
+    """A partition: its earliest offset, its end, and up to where it is compacted or merged."""
 
     topic: int
     partition: int
     earliest: int
-    upto: int
+    end: int
     cleaned: int
+
+    @property
+    def extent(self) -> Extent:
+        return Extent(self.earliest, self.end)
 
 
 class ChunkRow(NamedTuple):
-    """A chunk: the offsets that it covers, and where its records are.
+    """A chunk: the offsets that it covers, and where its bytes are.
 
-    `stamped` is the time of all its records if the log gave it; `horizon` the time from which its tombstones may go.
+    `append_time` is the timestamp of all its records if the topic uses the append time. From the time `horizon` on its
+    tombstones may be removed.
     """
 
     topic: int
     partition: int
     base: int
-    upto: int
+    end: int
     last_time: int
-    stamped: int | None
+    append_time: int | None
     horizon: int | None
     size: int
-    digest: int
+    checksum: int
     body: int | None
     file: str | None
 
 
-_CHUNK = "topic, partition, base, upto, last_time, stamped, horizon, size, digest, c.body, file, seal"
+_COLUMNS = "topic, partition, base, upto, last_time, stamped, horizon, size, digest, c.body, file, seal"
 _AT = "topic = ? AND partition = ?"
 _FROM = f"base >= (SELECT coalesce(max(base), 0) FROM chunks WHERE {_AT} AND base <= ?)"  # noqa: S608 - no data
 
 
 # ------------------------------------------------------------------------------------------------------- partitions
 def put_partition(connection: sqlite3.Connection, row: PartitionRow) -> None:
-    connection.execute("INSERT OR REPLACE INTO partitions VALUES (?, ?, ?, ?, ?, ?)", (*row, seal(*row)))
+    connection.execute("INSERT OR REPLACE INTO partitions VALUES (?, ?, ?, ?, ?, ?)", (*row, row_checksum(*row)))
 
 
-def partition(connection: sqlite3.Connection, topic: int, number: int) -> PartitionRow:
+def read_partition(connection: sqlite3.Connection, topic: int, partition: int) -> PartitionRow:
     query = f"SELECT * FROM partitions WHERE {_AT}"  # noqa: S608 - no data in it, as below
-    return _checked_partition(connection.execute(query, (topic, number)).fetchone(), topic, number)
+    return _check_partition(connection.execute(query, (topic, partition)).fetchone(), topic, partition)
 
 
-def partitions(connection: sqlite3.Connection, entry: Entry) -> list[PartitionRow]:
-    """All partitions of a topic."""
+def read_partitions(connection: sqlite3.Connection, entry: TopicEntry) -> list[PartitionRow]:
+    """Returns all partitions of a topic."""
     query = "SELECT * FROM partitions WHERE topic = ? ORDER BY partition"
     rows = {row[1]: row for row in connection.execute(query, (entry.number,))}
-    return [_checked_partition(rows.get(number), entry.number, number) for number in range(entry.partitions)]
+    return [_check_partition(rows.get(number), entry.number, number) for number in range(entry.partitions)]
 
 
-def set_up(connection: sqlite3.Connection, before: Entry | None, after: Entry) -> None:
-    """The rows of new partitions; where compaction is new, everything is to be compacted."""
+def create_partitions(connection: sqlite3.Connection, before: TopicEntry | None, after: TopicEntry) -> None:
+    """Inserts the rows of new partitions. If the topic is compacted from now on, all of it is to be compacted."""
     for number in range(before.partitions if before else 0, after.partitions):
         put_partition(connection, PartitionRow(after.number, number, 0, 0, 0))
-    if before is not None and after.rules.compacts and not before.rules.compacts:
-        for row in partitions(connection, after):
+    if before is not None and after.parsed_config.compacts and not before.parsed_config.compacts:
+        for row in read_partitions(connection, after):
             put_partition(connection, row._replace(cleaned=row.earliest))
 
 
-def tear_down(connection: sqlite3.Connection, entry: Entry) -> None:
-    """Deletes the rows of all partitions; their chunks are then nobody's."""
+def delete_partitions(connection: sqlite3.Connection, entry: TopicEntry) -> None:
+    """Deletes the rows of all partitions of a topic. The cleaner deletes their chunks."""
     connection.execute("DELETE FROM partitions WHERE topic = ?", (entry.number,))
 
 
-def _checked_partition(row: tuple[int, ...] | None, topic: int, number: int) -> PartitionRow:
-    if row is None or row[5] != seal(*row[:5]):
-        raise broken(f"the row of partition {number} of topic number {topic}")
+def _check_partition(row: tuple[int, ...] | None, topic: int, number: int) -> PartitionRow:
+    if row is None or row[5] != row_checksum(*row[:5]):
+        raise damaged_row(f"the row of partition {number} of topic number {topic}")
     return PartitionRow(*row[:5])
 
 
 # ----------------------------------------------------------------------------------------------------------- chunks
-def put_chunk(connection: sqlite3.Connection, row: ChunkRow, packed: bytes | None) -> None:
-    """Stores a chunk; without bytes, they are in the row's file."""
-    if packed is not None:
-        row = row._replace(body=connection.execute("INSERT INTO bodies (body) VALUES (?)", (packed,)).lastrowid)
-    connection.execute("INSERT INTO chunks VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", (*row, seal(*row)))
+def put_chunk(
+    connection: sqlite3.Connection,
+    chunk: PackedChunk,
+    topic: int,
+    partition: int,
+    base: int,
+    end: int,
+    *,
+    append_time: int | None = None,
+    horizon: int | None = None,
+) -> None:
+    """Stores a chunk that covers the offsets from `base` to `end`."""
+    body = None
+    if chunk.packed is not None:
+        body = connection.execute("INSERT INTO bodies (body) VALUES (?)", (chunk.packed,)).lastrowid
+    last_time = chunk.header.last_time if append_time is None else append_time
+    row = ChunkRow(
+        topic, partition, base, end, last_time, append_time, horizon, chunk.size, chunk.checksum, body, chunk.file
+    )
+    connection.execute("INSERT INTO chunks VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", (*row, row_checksum(*row)))
 
 
 def delete_chunks(connection: sqlite3.Connection, rows: list[ChunkRow]) -> list[str]:
-    """Deletes chunks; gives the names of their files, which may go after the commit."""
+    """Deletes chunks. Returns the names of their files, to be removed after the commit."""
     connection.executemany(
         "DELETE FROM chunks WHERE topic = ? AND partition = ? AND base = ?", [row[:3] for row in rows]
     )
@@ -147,42 +194,43 @@ def delete_chunks(connection: sqlite3.Connection, rows: list[ChunkRow]) -> list[
     return [row.file for row in rows if row.file is not None]
 
 
-def chunks(connection: sqlite3.Connection, topic: int, number: int, start: int = 0) -> Iterator[ChunkRow]:
-    """The chunks of a partition from the one on that holds an offset, by offset."""
-    query = f"SELECT {_CHUNK} FROM chunks c WHERE {_AT} AND {_FROM} ORDER BY base"  # noqa: S608
-    for row in connection.execute(query, (topic, number, topic, number, start)):
-        yield _checked_chunk(row)
+def read_chunks(connection: sqlite3.Connection, topic: int, partition: int, start: int = 0) -> Iterator[ChunkRow]:
+    """Returns the chunks of a partition by offset, from the chunk that contains `start`."""
+    query = f"SELECT {_COLUMNS} FROM chunks c WHERE {_AT} AND {_FROM} ORDER BY base"  # noqa: S608
+    for row in connection.execute(query, (topic, partition, topic, partition, start)):
+        yield _check_chunk(row)
 
 
-def packed_chunks(
-    connection: sqlite3.Connection, topic: int, number: int, start: int, end: int
+def read_packed_chunks(
+    connection: sqlite3.Connection, topic: int, partition: int, start: int, end: int
 ) -> Iterator[tuple[ChunkRow, bytes | None]]:
-    """The same up to an offset, with their bytes where these are in the database."""
+    """Does the same up to offset `end`, with the bytes of chunks that are in the database."""
     query = (
-        f"SELECT {_CHUNK}, b.body FROM chunks c LEFT JOIN bodies b ON b.id = c.body "  # noqa: S608
+        f"SELECT {_COLUMNS}, b.body FROM chunks c LEFT JOIN bodies b ON b.id = c.body "  # noqa: S608
         f"WHERE {_AT} AND {_FROM} AND base < ? ORDER BY base"
     )
-    for *row, packed in connection.execute(query, (topic, number, topic, number, start, end)):
-        yield _checked_chunk(tuple(row)), packed
+    for *row, packed in connection.execute(query, (topic, partition, topic, partition, start, end)):
+        yield _check_chunk(tuple(row)), packed
 
 
-def dead_chunks(connection: sqlite3.Connection, living: Mapping[int, Entry], limit: int) -> list[ChunkRow]:
-    """Some chunks of deleted topics, and some that are before the earliest offset of their partition."""
+def find_unreadable_chunks(connection: sqlite3.Connection, catalog: Catalog, limit: int) -> list[ChunkRow]:
+    """Returns up to `limit` chunks of deleted topics, or before the earliest offset of their partition."""
+    entries = {entry.number: entry for entry in catalog.topics.values()}
     rows: list[ChunkRow] = []
-    for topic in _topics(connection):
-        if topic not in living:
-            query = f"SELECT {_CHUNK} FROM chunks c WHERE topic = ? LIMIT ?"  # noqa: S608
-            rows += map(_checked_chunk, connection.execute(query, (topic, limit - len(rows))))
+    for topic in _topic_numbers(connection):
+        if topic not in entries:
+            query = f"SELECT {_COLUMNS} FROM chunks c WHERE topic = ? LIMIT ?"  # noqa: S608
+            rows += map(_check_chunk, connection.execute(query, (topic, limit - len(rows))))
             continue
-        for row in partitions(connection, living[topic]):
-            query = f"SELECT {_CHUNK} FROM chunks c WHERE {_AT} AND base < ? AND upto <= ? LIMIT ?"  # noqa: S608
+        for row in read_partitions(connection, entries[topic]):
+            query = f"SELECT {_COLUMNS} FROM chunks c WHERE {_AT} AND base < ? AND upto <= ? LIMIT ?"  # noqa: S608
             bounds = (topic, row.partition, row.earliest, row.earliest, limit - len(rows))
-            rows += map(_checked_chunk, connection.execute(query, bounds))
+            rows += map(_check_chunk, connection.execute(query, bounds))
     return rows
 
 
-def _topics(connection: sqlite3.Connection) -> Iterator[int]:
-    """The numbers of topics that have chunks, without reading all of these."""
+def _topic_numbers(connection: sqlite3.Connection) -> Iterator[int]:
+    """Returns the numbers of topics that have chunks, without a scan of all chunks."""
     topic = -1
     while topic is not None:
         (topic,) = connection.execute("SELECT min(topic) FROM chunks WHERE topic > ?", (topic,)).fetchone()
@@ -190,12 +238,12 @@ def _topics(connection: sqlite3.Connection) -> Iterator[int]:
             yield topic
 
 
-def files(connection: sqlite3.Connection) -> set[str]:
-    """The names of all files that hold chunks."""
+def chunk_file_names(connection: sqlite3.Connection) -> set[str]:
+    """Returns the names of all files that rows refer to."""
     return {name for (name,) in connection.execute("SELECT file FROM chunks WHERE file IS NOT NULL")}
 
 
-def _checked_chunk(row: tuple[object, ...]) -> ChunkRow:
-    if row[11] != seal(*row[:11]):
-        raise broken(f"the row of the chunk at offset {row[2]} in partition {row[1]} of topic number {row[0]}")
+def _check_chunk(row: tuple[object, ...]) -> ChunkRow:
+    if row[11] != row_checksum(*row[:11]):
+        raise damaged_row(f"the row of the chunk at offset {row[2]} in partition {row[1]} of topic number {row[0]}")
     return ChunkRow(*row[:11])  # pyright: ignore[reportArgumentType]

@@ -1,4 +1,7 @@
-"""Cleaning a log from time to time: retention, compaction, and what crashes left behind."""
+"""The cleaner: runs retention and compaction, and removes what crashes left behind.
+
+`FileLog` starts it in the background, at most once a minute, while records are appended. `FileLog.clean` runs it now.
+"""
 
 from __future__ import annotations
 
@@ -9,115 +12,115 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from headrace.errors import OffsetOutOfRangeError, StreamsError, UnknownTopicError
-from headrace.log.embedded import chunks, database, deduplication, retention
-from headrace.log.embedded.compaction import Cleaner
+from headrace.log.embedded import chunks, retention
+from headrace.log.embedded.append import delete_idle_producers
+from headrace.log.embedded.compaction import Compactor
 from headrace.log.embedded.group_commit import GroupCommit
-from headrace.log.embedded.reader import Reader
+from headrace.log.embedded.reader import ChunkReader
+from headrace.log.embedded.schema import put_meta, read_meta
 from headrace.log.embedded.writer_lock import WriterLock
 
-_PRODUCERS_MS = 86_400_000  # after which an idle producer's last append can no longer be repeated
+_IDLE_PRODUCER_MS = 86_400_000  # after which a producer is forgotten, and its last append cannot be repeated
+_MAX_CHUNKS = 200  # that one transaction deletes, so that writers do not wait long
 _log = logging.getLogger(__name__)
 
 
 class LogCleaner:
-    """All cleaning of one log; one object per directory and process: `sharing` sees to it."""
+    """Cleans one log. A process must have one object for each directory (`file_log` ensures it)."""
 
-    def __init__(self, reader: Reader, commits: GroupCommit) -> None:
+    def __init__(self, reader: ChunkReader, commits: GroupCommit) -> None:
         self._reader, self._commits = reader, commits
-        self._database, self._files, self._seen_by = reader.database, reader.files, reader.seen_by
+        self._database, self._files = reader.database, reader.files
         self._thread: threading.Thread | None = None
         self._busy = threading.Lock()
-        self._stopped = False
+        self._is_stopped = False
 
-    def in_background(self, now: int, every: int) -> None:
-        """Does it in a thread that ends by itself, unless somebody did so less than `every` ms ago.
-
-        What it finds damaged is in the program's log.
-        """
-        if (self._thread is None or not self._thread.is_alive()) and not self._stopped:
-            thread = threading.Thread(target=self._quietly, args=(now, every), name="headrace-log-upkeep")
-            with suppress(RuntimeError):  # the program is about to end
+    def start(self, now: int, interval: int) -> None:
+        """Cleans in a thread, unless a process did so less than `interval` ms ago. Errors go to the program's log."""
+        if (self._thread is None or not self._thread.is_alive()) and not self._is_stopped:
+            thread = threading.Thread(target=self._clean_if_due, args=(now, interval), name="headrace-log-cleaner")
+            with suppress(RuntimeError):  # the interpreter is shutting down
                 thread.start()
                 self._thread = thread
 
     def stop(self) -> None:
-        """Ends the thread as soon as the step is done that it is at."""
-        self._stopped = True
+        """Ends the thread after its current step."""
+        self._is_stopped = True
         if self._thread is not None:
             self._thread.join()
 
     def clean(self, now: int, *, fully: bool) -> None:
-        """Everything that is due; `fully` also what would not pay yet. One process at a time does it."""
-        with self._busy, self._database.translated():
-            turns = WriterLock(self._database.directory / "cleaning")
+        """Cleans the log, unless another process does so; with `fully`, waits for it, and compacts all there is."""
+        with self._busy, self._database.translate_errors():
+            lock = WriterLock(self._database.directory / "cleaning")
             try:
                 if fully:
-                    with turns.turn():
+                    with lock.hold():
                         self._clean(now, fully=True)
-                elif turns.attempt():
+                elif lock.try_acquire():
                     self._clean(now, fully=False)
             finally:
-                turns.close()
+                lock.close()
 
-    def sweep(self) -> None:
-        """Deletes all chunks that nobody can read, and their files."""
-        while self._go_on():
+    def delete_unreadable_chunks(self) -> None:
+        """Deletes the chunks of deleted topics and before earliest offsets, and their files."""
+
+        def find(connection: sqlite3.Connection) -> list[chunks.ChunkRow]:
+            return chunks.find_unreadable_chunks(connection, self._database.catalog(connection), _MAX_CHUNKS)
+
+        while not self._is_stopped:
             with self._database.reading() as connection:
-                if not retention.dead_chunks(connection, self._seen_by(connection)):
+                if not find(connection):
                     return
-            self._files.remove(self._commits(self._sweep_some))
+            self._files.remove(self._commits.run(lambda connection: chunks.delete_chunks(connection, find(connection))))
 
-    def _sweep_some(self, connection: sqlite3.Connection) -> list[str]:
-        return chunks.delete_chunks(connection, retention.dead_chunks(connection, self._seen_by(connection)))
-
-    def cleaned_at(self) -> int:
-        """When it was done last; 0 if never."""
+    def last_cleaned(self) -> int:
+        """Returns when the log was cleaned last; 0 if never."""
         with self._database.reading() as connection:
-            return database.meta(connection, "cleaned")[0]
+            return read_meta(connection, "cleaned")[0]
 
-    def _go_on(self) -> bool:
-        return not self._stopped
-
-    def _quietly(self, now: int, every: int) -> None:
+    def _clean_if_due(self, now: int, interval: int) -> None:
         try:
-            if not 0 <= now - self.cleaned_at() < every:
+            if not 0 <= now - self.last_cleaned() < interval:
                 self.clean(now, fully=False)
         except StreamsError:
             _log.exception("the log in %s could not be cleaned", self._database.directory)
 
     def _clean(self, now: int, *, fully: bool) -> None:
         with self._database.reading() as connection:
-            topics = self._seen_by(connection).topics
+            topics = self._database.catalog(connection).topics
         for name, entry in topics.items():
-            self._attempt(lambda name=name: self._expire(name, now))
-            cleaner = Cleaner(self._reader, self._commits, name, entry, now)
+            self._try(lambda name=name: self._expire(name, now))
+            compactor = Compactor(self._reader, self._commits, name, entry, now)
             for number in range(entry.partitions):
-                self._attempt(
-                    lambda cleaner=cleaner, number=number: cleaner.clean(number, fully=fully, go_on=self._go_on)
+                self._try(
+                    lambda compactor=compactor, number=number: compactor.clean(
+                        number, fully=fully, is_stopped=lambda: self._is_stopped
+                    )
                 )
-        self.sweep()
-        retention.remove_abandoned(self._commits, self._files, now / 1000)
-        self._commits(lambda connection: deduplication.forget_producers(connection, now - _PRODUCERS_MS))
-        while self._go_on() and self._commits(retention.shrink):
+        self.delete_unreadable_chunks()
+        retention.remove_abandoned_files(self._commits, self._files, now / 1000)
+        self._commits.run(lambda connection: delete_idle_producers(connection, now - _IDLE_PRODUCER_MS))
+        while not self._is_stopped and self._commits.run(retention.shrink_database):
             pass
-        self._commits(lambda connection: database.put_meta(connection, "cleaned", now, b""))
+        self._commits.run(lambda connection: put_meta(connection, "cleaned", now, b""))
 
     def _expire(self, name: str, now: int) -> None:
-        """Moves earliest offsets on."""
+        def find(connection: sqlite3.Connection) -> list[tuple[chunks.PartitionRow, int]]:
+            return retention.find_expired(connection, self._database.catalog(connection).topic(name), now)
 
         def write(connection: sqlite3.Connection) -> None:
-            entry = self._seen_by(connection).topic(name)
-            for number, earliest in retention.expired(connection, entry, now).items():
-                retention.truncate(connection, chunks.partition(connection, entry.number, number), earliest)
+            for row, earliest in find(connection):
+                retention.truncate(connection, row, earliest)
 
         with self._database.reading() as connection:
-            is_due = bool(retention.expired(connection, self._seen_by(connection).topic(name), now))
+            is_due = bool(find(connection))
         if is_due:
-            self._commits(write)
+            self._commits.run(write)
 
-    def _attempt(self, step: Callable[[], object]) -> None:
-        """A step for a topic that may be deleted, or lose records, at the same time."""
-        if self._go_on():
+    def _try(self, step: Callable[[], object]) -> None:
+        """Runs a step for a topic that may be deleted, or lose records, at the same time."""
+        if not self._is_stopped:
             try:
                 step()
             except (UnknownTopicError, OffsetOutOfRangeError):

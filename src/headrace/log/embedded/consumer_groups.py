@@ -1,7 +1,7 @@
-"""Consumer groups: who reads what, and how far they are. The state of a group is one row.
+"""Consumer groups: members, rebalances and committed offsets. The state of a group is one row.
 
-A partition changes hands in two steps: the member that has to give it up says that it has, then the other gets it. A
-member whose lease is over loses what it holds at once.
+A rebalance moves a partition in two steps: the member that must give it up joins again without it, and only then the
+other member gets it. A member whose lease has ended loses its partitions at once.
 """
 
 from __future__ import annotations
@@ -12,17 +12,22 @@ from collections.abc import Set as AbstractSet
 
 import msgspec
 
-from headrace.errors import GroupInUseError, ProducerFencedError, UnknownGroupError
-from headrace.log.embedded.database import broken, seal
+from headrace.log.embedded.schema import damaged_row, row_checksum
 from headrace.log.embedded.topics import Catalog
 from headrace.log.protocol import Group, Membership
+from headrace.log.validation import (
+    check_committed_offset,
+    group_in_use,
+    no_longer_member,
+    offsets_in_use,
+    partitions_lost,
+    unknown_group,
+)
 from headrace.model.ids import TopicPartition
 
-Partitions = Mapping[str, int]  # how many there are, by topic
 
-
-class Member(msgspec.Struct):
-    """A reader: what it wants, what it holds, and until when it is believed to live."""
+class GroupMember(msgspec.Struct):
+    """A member: the topics it subscribes to, the partitions it holds, and when its lease ends."""
 
     topics: list[str]
     held: set[TopicPartition]
@@ -30,137 +35,146 @@ class Member(msgspec.Struct):
 
 
 class GroupState(msgspec.Struct):
-    """A group; offsets are by topic number and partition, so that a topic made anew is not taken for the old one."""
+    """The state of a group. The field names are part of the format.
+
+    `wishes` (subscribed topics by member) and `partitions` (their counts by topic) are those of the last rebalance.
+    Offsets are by topic number and partition, so that a topic that is created again does not inherit them.
+    """
 
     generation: int = 0
-    members: dict[str, Member] = {}
+    members: dict[str, GroupMember] = {}
     wishes: dict[str, list[str]] = {}
     partitions: dict[str, int] = {}
     offsets: dict[int, dict[int, int]] = {}
+
+    def expire_members(self, now: int) -> None:
+        self.members = self.live_members(now)
+
+    def live_members(self, now: int) -> dict[str, GroupMember]:
+        return {name: member for name, member in self.members.items() if member.expires > now}
 
 
 _encode, _decode = msgspec.json.Encoder().encode, msgspec.json.Decoder(GroupState).decode
 
 
-def share_out(wishes: Mapping[str, Sequence[str]], partitions: Partitions) -> dict[str, set[TopicPartition]]:
-    """Kafka's range assignment: of each topic, every member that wants it gets partitions next to each other.
+def assign_ranges(
+    subscriptions: Mapping[str, Sequence[str]], partitions: Mapping[str, int]
+) -> dict[str, set[TopicPartition]]:
+    """Assigns partitions as Kafka's range assignor does: every subscriber of a topic gets adjacent partitions.
 
-    >>> sorted(share_out({"a": ["t"], "b": ["t"]}, {"t": 3})["a"])
+    >>> sorted(assign_ranges({"a": ["t"], "b": ["t"]}, {"t": 3})["a"])
     [TopicPartition(topic='t', partition=0), TopicPartition(topic='t', partition=1)]
     """
-    shares: dict[str, set[TopicPartition]] = {member: set() for member in wishes}
+    assigned: dict[str, set[TopicPartition]] = {member: set() for member in subscriptions}
     for topic, count in partitions.items():
-        members = sorted(member for member, topics in wishes.items() if topic in topics)
+        members = sorted(member for member, topics in subscriptions.items() if topic in topics)
         for i, member in enumerate(members):
             each, more = divmod(count, len(members))
             start = i * each + min(i, more)
-            shares[member].update(TopicPartition(topic, p) for p in range(start, start + each + (i < more)))
-    return shares
+            assigned[member].update(TopicPartition(topic, p) for p in range(start, start + each + (i < more)))
+    return assigned
 
 
+# ---------------------------------------------------------------------------------------------------------- members
 def join(
-    group: GroupState,
+    state: GroupState,
+    catalog: Catalog,
     member: str,
     topics: Sequence[str],
     holding: AbstractSet[TopicPartition],
-    partitions: Partitions,
     now: int,
     lease: int,
 ) -> Membership:
-    """Makes or keeps somebody a member, and says what it may read."""
-    drop_dead(group, now)
-    known = group.members.get(member)
+    """Adds a member or renews its lease, rebalances if needed, and returns the partitions that it may read."""
+    state.expire_members(now)
+    known = state.members.get(member)
     held = known.held & set(holding) if known else set[TopicPartition]()
-    group.members[member] = Member(sorted(topics), held, now + lease)
-    wishes = {name: other.topics for name, other in group.members.items()}
-    counts = {topic: partitions[topic] for topics in wishes.values() for topic in topics if topic in partitions}
-    if (wishes, counts) != (group.wishes, group.partitions):
-        group.generation, group.wishes, group.partitions = group.generation + 1, wishes, counts
-    share = share_out(wishes, counts)[member]
-    taken = {at for name, other in group.members.items() if name != member for at in other.held}
-    held |= share - taken
-    return Membership(group.generation, frozenset(held & share))
+    state.members[member] = GroupMember(sorted(topics), held, now + lease)
+    subscriptions = {name: other.topics for name, other in state.members.items()}
+    counts = {
+        topic: catalog.topics[topic].partitions
+        for subscribed in subscriptions.values()
+        for topic in subscribed
+        if topic in catalog.topics
+    }
+    if (subscriptions, counts) != (state.wishes, state.partitions):
+        state.generation, state.wishes, state.partitions = state.generation + 1, subscriptions, counts
+    assigned = assign_ranges(subscriptions, counts)[member]
+    held_by_others = {at for name, other in state.members.items() if name != member for at in other.held}
+    held |= assigned - held_by_others
+    return Membership(state.generation, frozenset(held & assigned))
 
 
-def leave(group: GroupState, member: str) -> None:
-    group.members.pop(member, None)
-
-
-def drop_dead(group: GroupState, now: int) -> None:
-    """Those whose lease is over."""
-    for name in [name for name, member in group.members.items() if member.expires <= now]:
-        del group.members[name]
-
-
-def check_may_commit(name: str, group: GroupState, member: str | None, places: AbstractSet[TopicPartition]) -> None:
-    """Members commit what they hold; others only while there are none."""
+def commit(
+    group: str, state: GroupState, catalog: Catalog, offsets: Mapping[TopicPartition, int], member: str | None, now: int
+) -> None:
+    """Commits offsets: for a member of partitions that it holds, without a member only if the group has none."""
     if member is None:
-        if group.members:
-            raise GroupInUseError(
-                f"the group {name!r} is in use by {', '.join(sorted(group.members))}: offsets can be set when they left"
-            )
-    elif member not in group.members:
-        raise ProducerFencedError(
-            f"{member!r} is no longer a member of {name!r}: its lease was over. Poll again to join anew"
-        )
-    elif not places <= group.members[member].held:
-        lost = ", ".join(str(at) for at in sorted(places - group.members[member].held))
-        raise ProducerFencedError(f"{member!r} does not hold {lost} in {name!r} any more: another member reads it now")
+        state.expire_members(now)
+        if state.members:
+            raise offsets_in_use(group, state.members)
+    elif member not in state.members:
+        raise no_longer_member(group, member)
+    elif lost := offsets.keys() - state.members[member].held:
+        raise partitions_lost(group, member, lost)
+    for at, offset in offsets.items():
+        check_committed_offset(at, offset)
+        state.offsets.setdefault(catalog.topic_of(at).number, {})[at.partition] = offset
+    existing = {entry.number for entry in catalog.topics.values()}
+    state.offsets = {number: committed for number, committed in state.offsets.items() if number in existing}
 
 
-# ---------------------------------------------------------------------------------------------------------- offsets
-def offsets_of(group: GroupState, catalog: Catalog) -> dict[TopicPartition, int]:
-    """How far a group is, in topics that exist."""
+def committed_offsets(state: GroupState, catalog: Catalog) -> dict[TopicPartition, int]:
+    """Returns the committed offsets of topics that exist."""
     return {
         TopicPartition(name, partition): offset
         for name, entry in sorted(catalog.topics.items())
-        for partition, offset in sorted(group.offsets.get(entry.number, {}).items())
+        for partition, offset in sorted(state.offsets.get(entry.number, {}).items())
     }
 
 
-def set_offsets(group: GroupState, offsets: Mapping[TopicPartition, int], catalog: Catalog) -> None:
-    for at, offset in offsets.items():
-        if offset < 0:
-            raise ValueError(f"an offset to commit is 0 or more, not {offset} of {at}")
-        group.offsets.setdefault(catalog.place(at).number, {})[at.partition] = offset
-    living = {entry.number for entry in catalog.topics.values()}
-    group.offsets = {number: of for number, of in group.offsets.items() if number in living}
-
-
-def seen(name: str, group: GroupState, catalog: Catalog, now: int) -> Group:
-    """A group as others see it."""
-    living = {name: frozenset(member.held) for name, member in group.members.items() if member.expires > now}
-    return Group(name, group.generation, living, offsets_of(group, catalog))
+def describe(group: str, state: GroupState, catalog: Catalog, now: int) -> Group:
+    members = {name: frozenset(member.held) for name, member in state.live_members(now).items()}
+    return Group(group, state.generation, members, committed_offsets(state, catalog))
 
 
 # ------------------------------------------------------------------------------------------------------------- rows
-def load(connection: sqlite3.Connection, name: str) -> GroupState | None:
-    row = connection.execute("SELECT state, seal FROM groups WHERE name = ?", (name,)).fetchone()
-    return None if row is None else _checked(name, *row)
-
-
-def load_known(connection: sqlite3.Connection, name: str) -> GroupState:
-    state = load(connection, name)
-    if state is None:
-        raise UnknownGroupError(f"there is no consumer group {name!r}: it exists from the first join or commit on")
-    return state
+def load(connection: sqlite3.Connection, group: str) -> GroupState:
+    """Returns an empty state if the group does not exist."""
+    return _load(connection, group) or GroupState()
 
 
 def load_all(connection: sqlite3.Connection) -> dict[str, GroupState]:
     rows = connection.execute("SELECT name, state, seal FROM groups ORDER BY name")
-    return {name: _checked(name, raw, found) for name, raw, found in rows}
+    return {name: _check(name, raw, found) for name, raw, found in rows}
 
 
-def save(connection: sqlite3.Connection, name: str, state: GroupState) -> None:
+def save(connection: sqlite3.Connection, group: str, state: GroupState) -> None:
     raw = _encode(state)
-    connection.execute("INSERT OR REPLACE INTO groups VALUES (?, ?, ?)", (name, raw, seal(name, raw)))
+    connection.execute("INSERT OR REPLACE INTO groups VALUES (?, ?, ?)", (group, raw, row_checksum(group, raw)))
 
 
-def delete(connection: sqlite3.Connection, name: str) -> None:
-    connection.execute("DELETE FROM groups WHERE name = ?", (name,))
+def leave(connection: sqlite3.Connection, group: str, member: str) -> None:
+    state = _load(connection, group)
+    if state is not None and state.members.pop(member, None) is not None:
+        save(connection, group, state)
 
 
-def _checked(name: str, raw: bytes, found: int) -> GroupState:
-    if found != seal(name, raw):
-        raise broken(f"the row of the group {name!r}")
+def delete(connection: sqlite3.Connection, group: str, now: int) -> None:
+    state = _load(connection, group)
+    if state is None:
+        raise unknown_group(group)
+    if members := state.live_members(now):
+        raise group_in_use(group, members)
+    connection.execute("DELETE FROM groups WHERE name = ?", (group,))
+
+
+def _load(connection: sqlite3.Connection, group: str) -> GroupState | None:
+    row = connection.execute("SELECT state, seal FROM groups WHERE name = ?", (group,)).fetchone()
+    return None if row is None else _check(group, *row)
+
+
+def _check(group: str, raw: bytes, found: int) -> GroupState:
+    if found != row_checksum(group, raw):
+        raise damaged_row(f"the row of the group {group!r}")
     return _decode(raw)

@@ -1,6 +1,7 @@
-"""One database per directory and process, so that all clients in a process commit together.
+"""The embedded log: a directory on one machine, for any number of processes on it.
 
-The embedded log: a directory on one machine, for any number of processes on it.
+All `FileLog` objects of a process that use the same directory share one `LogDirectory`. That lets them commit together,
+and the writer lock depends on it: it is a lock of the process.
 """
 
 from __future__ import annotations
@@ -8,81 +9,82 @@ from __future__ import annotations
 import os
 import sqlite3
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
+from contextlib import contextmanager
 from pathlib import Path
-from types import TracebackType
-from typing import Self
 
-from headrace.errors import GroupInUseError, LogUnavailableError, OffsetOutOfRangeError
-from headrace.log.embedded import chunks, consumer_groups, deduplication, reader, retention, topics
-from headrace.log.embedded.append import Append, prepared, store
+from headrace.errors import LogUnavailableError
+from headrace.log.base import BaseLog
+from headrace.log.embedded import chunks, consumer_groups, retention, topics
+from headrace.log.embedded.append import Append, new_producer, prepare, store_appends
 from headrace.log.embedded.chunks import ChunkFiles
 from headrace.log.embedded.cleaner import LogCleaner
 from headrace.log.embedded.database import Database, unavailable
 from headrace.log.embedded.group_commit import GroupCommit
-from headrace.log.embedded.reader import Reader
-from headrace.log.embedded.topics import Catalog, Topics
-from headrace.log.embedded.verify import problems_of
-from headrace.log.protocol import Chunk, Extent, Group, Item, Membership, Stamp, Topic
-from headrace.model.clock import Clock, SystemClock
+from headrace.log.embedded.markers import put_marker, read_marker
+from headrace.log.embedded.reader import ChunkReader
+from headrace.log.embedded.topics import Catalog
+from headrace.log.embedded.verify import find_damage
+from headrace.log.protocol import Chunk, Extent, Group, Item, Membership, ProducerSequence, Topic
+from headrace.log.validation import check_deletion, check_range, check_topic_ids, is_next_batch
+from headrace.model.clock import Clock
 from headrace.model.ids import TopicPartition
 
 
-class Shared:
-    """All that the users of one directory have in common, and how many they are."""
+class LogDirectory:
+    """An open directory of this process, and how many `FileLog` objects use it."""
 
     def __init__(self, directory: Path) -> None:
         self.database = Database(directory)
         self.commits = GroupCommit(self.database)
         self.files = ChunkFiles(directory / "chunks")
-        self.topics = Topics()
-        self.reader = Reader(self.database, self.files, self.topics.seen_by)
-        self.upkeep = LogCleaner(self.reader, self.commits)
+        self.reader = ChunkReader(self.database, self.files)
+        self.cleaner = LogCleaner(self.reader, self.commits)
         self.users = 0
 
     def store(self, connection: sqlite3.Connection, appends: list[Append]) -> list[list[int]]:
-        return store(connection, self.topics.seen_by(connection), appends, self.files)
+        return store_appends(connection, self.database.catalog(connection), self.files, appends)
 
 
-_guards: dict[int, threading.Lock] = {}  # by process: one that was forked while the lock was held needs another
-_open: dict[tuple[int, int, int], Shared] = {}  # by process, and by device and inode of the directory
+_locks: dict[int, threading.Lock] = {}  # by process: a lock may be held at the moment of a fork
+_open_directories: dict[tuple[int, int, int], LogDirectory] = {}  # by process, and device and inode of the directory
 
 
-def acquire(directory: Path) -> Shared:
-    """The database of a directory, which is made if it is not there."""
+def _lock() -> threading.Lock:
+    return _locks.setdefault(os.getpid(), threading.Lock())
+
+
+def acquire_directory(directory: Path) -> LogDirectory:
+    """Opens a directory, which is created if it does not exist, or shares it if it is open."""
     try:
         directory.mkdir(parents=True, exist_ok=True)
-        place = directory.stat()
+        found = directory.stat()
     except FileExistsError:
         raise LogUnavailableError(f"{directory} is a file: a log needs a directory of its own") from None
     except OSError as error:
         raise unavailable(directory, error) from error
-    key = (os.getpid(), place.st_dev, place.st_ino)
-    with _guard():
-        if key not in _open:
-            _open[key] = Shared(directory)
-        _open[key].users += 1
-        return _open[key]
+    key = (os.getpid(), found.st_dev, found.st_ino)
+    with _lock():
+        if key not in _open_directories:
+            _open_directories[key] = LogDirectory(directory)
+        _open_directories[key].users += 1
+        return _open_directories[key]
 
 
-def release(shared: Shared) -> None:
-    """Closes the database after its last user."""
-    with _guard():
-        shared.users -= 1
-        if shared.users == 0:
-            for key in [key for key, other in _open.items() if other is shared]:
-                del _open[key]
-            shared.upkeep.stop()
-            shared.database.close()
+def release_directory(directory: LogDirectory) -> None:
+    """Closes a directory after its last user."""
+    with _lock():
+        directory.users -= 1
+        if directory.users == 0:
+            for key in [key for key, other in _open_directories.items() if other is directory]:
+                del _open_directories[key]
+            directory.cleaner.stop()
+            directory.database.close()
 
 
-def _guard() -> threading.Lock:
-    return _guards.setdefault(os.getpid(), threading.Lock())
-
-
-class FileLog:
-    """A log in a directory, which is made if it is not there. What it says of each method, `Log` says.
+class FileLog(BaseLog[LogDirectory]):
+    """A log in a directory, which is created if it does not exist. `Log` documents the methods.
 
     >>> import tempfile
     >>> from headrace.log.protocol import Records
@@ -102,55 +104,42 @@ class FileLog:
         clean_every: int | None = 60_000,
         pause: Callable[[float], None] | None = None,
     ) -> None:
-        """`clean_every` ms, while records are appended, it is cleaned in the background; None: only by `clean`.
+        """`clean_every`: ms between cleanings in the background while records are appended; None: only `clean` cleans.
 
-        `pause` stands for waiting some seconds; without it, a record of the same process ends the wait at once.
+        `pause` replaces sleeping for some seconds; by default, a commit of the same process ends the pause.
         """
         self.directory = Path(directory).absolute()
-        self._clock, self._clean_every, self._pause = clock or SystemClock(), clean_every, pause
-        self._own = (os.getpid(), acquire(self.directory))
-        self._clean_at = self._own[1].upkeep.cleaned_at() + (clean_every or 0)
+        self._clean_every, self._pause = clean_every, pause
+        super().__init__(clock)
+        self._clean_at = self._resources.cleaner.last_cleaned() + (clean_every or 0)
 
     @property
     def url(self) -> str:
         return f"file:{self.directory}"
 
-    def close(self) -> None:
-        process, shared = self._own
-        if process == os.getpid():
-            self._own = (-1, shared)
-            release(shared)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
     def __reduce__(self) -> tuple[Callable[..., FileLog], tuple[str]]:
         return FileLog, (str(self.directory),)
 
-    @property
-    def _shared(self) -> Shared:
-        process, shared = self._own
-        if process == -1:
-            raise ValueError(f"the log in {self.directory} was closed: open it again, open_log({self.url!r})")
-        if process != os.getpid():  # forked: SQLite's connections stay with the parent
-            shared = acquire(self.directory)
-            self._own = (os.getpid(), shared)
-        return shared
+    def _open(self) -> LogDirectory:
+        return acquire_directory(self.directory)
+
+    def _close(self, resources: LogDirectory) -> None:
+        release_directory(resources)
+
+    @contextmanager
+    def _snapshot(self) -> Generator[tuple[sqlite3.Connection, Catalog]]:
+        database = self._resources.database
+        with database.reading() as connection:
+            yield connection, database.catalog(connection)
 
     # ---------------------------------------------------------------------------------------------------- topics
     def topics(self) -> Mapping[str, Topic]:
-        with self._shared.database.reading() as connection:
-            entries = self._shared.topics.seen_by(connection).topics
-        return {name: entries[name].named(name) for name in sorted(entries)}
+        with self._snapshot() as (_, catalog):
+            return {name: catalog.topics[name].describe(name) for name in sorted(catalog.topics)}
 
     def topic(self, name: str) -> Topic:
-        with self._shared.database.reading() as connection:
-            return self._shared.topics.seen_by(connection).topic(name).named(name)
+        with self._snapshot() as (_, catalog):
+            return catalog.topic(name).describe(name)
 
     def create_topic(
         self,
@@ -165,52 +154,51 @@ class FileLog:
                 f"the topic {name!r} cannot have {replication_factor!r} copies: the embedded log is one directory on "
                 "one machine. Leave the replication factor out, or use a Kafka log"
             )
-        return self._change(name, lambda catalog: topics.create(catalog, name, partitions, config or {}))
+        return self._change_topic(name, lambda catalog: topics.create_topic(catalog, name, partitions, config or {}))
 
     def add_partitions(self, name: str, partitions: int) -> Topic:
-        return self._change(name, lambda catalog: topics.grow(catalog, name, partitions))
+        return self._change_topic(name, lambda catalog: topics.add_partitions(catalog, name, partitions))
 
     def alter_config(self, name: str, config: Mapping[str, str | int | None]) -> Topic:
-        return self._change(name, lambda catalog: topics.alter(catalog, name, config))
+        return self._change_topic(name, lambda catalog: topics.alter_config(catalog, name, config))
 
-    def _change(self, name: str, change: Callable[[Catalog], Catalog]) -> Topic:
-        shared = self._shared
+    def _change_topic(self, name: str, change: Callable[[Catalog], Catalog]) -> Topic:
+        resources = self._resources
 
-        def run(connection: sqlite3.Connection) -> Topic:
-            before = shared.topics.seen_by(connection)
+        def write(connection: sqlite3.Connection) -> Topic:
+            before = resources.database.catalog(connection)
             after = change(before)
-            topics.write(connection, after)
-            chunks.set_up(connection, before.topics.get(name), after.topics[name])
-            return after.topics[name].named(name)
+            topics.save_catalog(connection, after)
+            chunks.create_partitions(connection, before.topics.get(name), after.topics[name])
+            return after.topics[name].describe(name)
 
-        return shared.commits(run)
+        return resources.commits.run(write)
 
     def delete_topic(self, name: str) -> None:
-        shared = self._shared
+        resources = self._resources
 
-        def run(connection: sqlite3.Connection) -> None:
-            before = shared.topics.seen_by(connection)
-            topics.write(connection, topics.delete(before, name))
-            chunks.tear_down(connection, before.topics[name])
+        def write(connection: sqlite3.Connection) -> None:
+            before = resources.database.catalog(connection)
+            topics.save_catalog(connection, topics.delete_topic(before, name))
+            chunks.delete_partitions(connection, before.topics[name])
 
-        shared.commits(run)
-        shared.upkeep.sweep()
+        resources.commits.run(write)
+        resources.cleaner.delete_unreadable_chunks()
 
     # --------------------------------------------------------------------------------------------------- records
     def extents(self, topics: Sequence[str]) -> dict[TopicPartition, Extent]:
-        with self._shared.database.reading() as connection:
-            known = self._shared.topics.seen_by(connection)
+        with self._snapshot() as (connection, catalog):
             return {
-                TopicPartition(name, row.partition): Extent(row.earliest, row.upto)
+                TopicPartition(name, row.partition): row.extent
                 for name in topics
-                for row in chunks.partitions(connection, known.topic(name))
+                for row in chunks.read_partitions(connection, catalog.topic(name))
             }
 
     def offsets_for_times(self, times: Mapping[TopicPartition, int]) -> dict[TopicPartition, int | None]:
-        return {at: reader.offset_for_time(self._shared.reader, at, time) for at, time in times.items()}
+        return {at: self._resources.reader.offset_for_time(at, time) for at, time in times.items()}
 
-    def confirm(self, ids: Mapping[str, str]) -> Callable[[], None]:
-        return lambda: reader.check_ids(ids, self.topic)
+    def confirm_topic_ids(self, ids: Mapping[str, str]) -> Callable[[], None]:
+        return lambda: check_topic_ids(ids, self.topic)
 
     def read(
         self,
@@ -219,139 +207,117 @@ class FileLog:
         end: int | None = None,
         *,
         topic_id: str | None = None,
-        more: bool | None = None,
+        has_more: bool | None = None,
     ) -> Iterator[Chunk]:
         at = TopicPartition(*at)
-        extent = self._shared.reader.extent(at, topic_id)
+        extent = self._resources.reader.extent(at, topic_id)
         end = extent.end if end is None else end
-        reader.check_range(at, extent, start, end)
-        return self._shared.reader.chunks(at, start, end, topic_id)
+        check_range(at, extent, start, end)
+        return self._resources.reader.read(at, start, end, topic_id)
 
-    def append(self, items: Sequence[Item], *, stamp: Stamp | None = None) -> list[int]:
-        shared, now = self._shared, self._clock.now()
-        offsets = shared.commits.together(shared.store, Append(prepared(items, shared.files), now, stamp))
+    def append(self, items: Sequence[Item], *, sequence: ProducerSequence | None = None) -> list[int]:
+        resources, now = self._resources, self._clock.now()
+        append = Append(prepare(items, resources.files), now, sequence)
+        offsets = resources.commits.run_together(resources.store, append)
         self._clean_if_due(now)
         return offsets
 
     def new_producer(self) -> int:
         now = self._clock.now()
-        return self._shared.commits(lambda connection: deduplication.new_producer(connection, now))
+        return self._resources.commits.run(lambda connection: new_producer(connection, now))
 
     def delete_records(self, before: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
-        shared = self._shared
+        resources = self._resources
 
-        def run(connection: sqlite3.Connection) -> dict[TopicPartition, int]:
-            known, earliest = shared.topics.seen_by(connection), dict[TopicPartition, int]()
+        def write(connection: sqlite3.Connection) -> dict[TopicPartition, int]:
+            catalog, earliest = resources.database.catalog(connection), dict[TopicPartition, int]()
             for at, offset in before.items():
-                row = chunks.partition(connection, known.place(at).number, at.partition)
-                if not -1 <= offset <= row.upto:
-                    raise OffsetOutOfRangeError(
-                        f"{at} ends at offset {row.upto}: no records before {offset} can be deleted",
-                        at=at, earliest=row.earliest, end=row.upto,
-                    )  # fmt: skip
-                earliest[at] = retention.truncate(connection, row, row.upto if offset == -1 else offset)
+                row = chunks.read_partition(connection, catalog.topic_of(at).number, at.partition)
+                check_deletion(at, row.extent, offset)
+                earliest[at] = retention.truncate(connection, row, row.end if offset == -1 else offset)
             return earliest
 
-        earliest = shared.commits(run)
-        shared.upkeep.sweep()
+        earliest = resources.commits.run(write)
+        resources.cleaner.delete_unreadable_chunks()
         return earliest
 
     def wait(self, positions: Mapping[TopicPartition, int], timeout: int) -> bool:
-        return reader.wait(self, positions, timeout, self._clock, self._pause or self._shared.database.pause)
+        return self._wait(positions, timeout, self._pause or self._resources.database.wait_for_commit)
 
     # ------------------------------------------------------------------------------------------------ deliveries
     def deliver(self, application: str, number: int, items: Sequence[Item]) -> bool:
-        shared, now = self._shared, self._clock.now()
-        batch = Append(prepared(items, shared.files), now)
+        resources, now = self._resources, self._clock.now()
+        append = Append(prepare(items, resources.files), now)
 
-        def run(connection: sqlite3.Connection) -> bool:
-            is_due = deduplication.due(connection, application, number)
-            if is_due:
-                shared.store(connection, [batch])
-                deduplication.put_marker(connection, application, number)
-            return is_due
+        def write(connection: sqlite3.Connection) -> bool:
+            is_new = is_next_batch(application, number, read_marker(connection, application))
+            if is_new:
+                resources.store(connection, [append])
+                put_marker(connection, application, number)
+            return is_new
 
-        is_new = shared.commits(run)
+        is_new = resources.commits.run(write)
         self._clean_if_due(now)
         return is_new
 
     def delivered(self, application: str) -> int:
-        with self._shared.database.reading() as connection:
-            return deduplication.marker(connection, application)
+        with self._snapshot() as (connection, _):
+            return read_marker(connection, application)
 
     def mark_delivered(self, application: str, number: int | None) -> None:
-        self._shared.commits(lambda connection: deduplication.put_marker(connection, application, number))
+        self._resources.commits.run(lambda connection: put_marker(connection, application, number))
 
     # ---------------------------------------------------------------------------------------------------- groups
     def groups(self) -> Mapping[str, Group]:
         now = self._clock.now()
-        with self._shared.database.reading() as connection:
-            known = self._shared.topics.seen_by(connection)
-            return {
-                name: consumer_groups.seen(name, state, known, now)
-                for name, state in consumer_groups.load_all(connection).items()
-            }
+        with self._snapshot() as (connection, catalog):
+            states = consumer_groups.load_all(connection)
+            return {group: consumer_groups.describe(group, state, catalog, now) for group, state in states.items()}
 
     def committed(self, group: str) -> dict[TopicPartition, int]:
-        with self._shared.database.reading() as connection:
-            state = consumer_groups.load(connection, group) or consumer_groups.GroupState()
-            return consumer_groups.offsets_of(state, self._shared.topics.seen_by(connection))
+        with self._snapshot() as (connection, catalog):
+            return consumer_groups.committed_offsets(consumer_groups.load(connection, group), catalog)
 
     def commit(self, group: str, offsets: Mapping[TopicPartition, int], *, member: str | None = None) -> None:
-        shared, now = self._shared, self._clock.now()
+        resources, now = self._resources, self._clock.now()
 
-        def run(connection: sqlite3.Connection) -> None:
-            state = consumer_groups.load(connection, group) or consumer_groups.GroupState()
-            if member is None:
-                consumer_groups.drop_dead(state, now)
-            consumer_groups.check_may_commit(group, state, member, offsets.keys())
-            consumer_groups.set_offsets(state, offsets, shared.topics.seen_by(connection))
+        def write(connection: sqlite3.Connection) -> None:
+            state, catalog = consumer_groups.load(connection, group), resources.database.catalog(connection)
+            consumer_groups.commit(group, state, catalog, offsets, member, now)
             consumer_groups.save(connection, group, state)
 
-        shared.commits(run)
+        resources.commits.run(write)
 
     def delete_group(self, group: str) -> None:
         now = self._clock.now()
-
-        def run(connection: sqlite3.Connection) -> None:
-            state = consumer_groups.load_known(connection, group)
-            consumer_groups.drop_dead(state, now)
-            if state.members:
-                raise GroupInUseError(f"the group {group!r} is in use by {', '.join(sorted(state.members))}")
-            consumer_groups.delete(connection, group)
-
-        self._shared.commits(run)
+        self._resources.commits.run(lambda connection: consumer_groups.delete(connection, group, now))
 
     def join(
         self, group: str, member: str, topics: Sequence[str], holding: AbstractSet[TopicPartition], lease: int
     ) -> Membership:
-        now = self._clock.now()
-        # Not durable: a loss of power ends all leases anyhow.
-        with self._shared.database.writing(durable=False) as connection:
-            entries = self._shared.topics.seen_by(connection).topics
-            partitions = {name: entry.partitions for name, entry in entries.items()}
-            state = consumer_groups.load(connection, group) or consumer_groups.GroupState()
-            membership = consumer_groups.join(state, member, topics, holding, partitions, now, lease)
+        now, database = self._clock.now(), self._resources.database
+        # Not durable: a power failure ends all leases anyway.
+        with database.writing(durable=False) as connection:
+            state = consumer_groups.load(connection, group)
+            catalog = database.catalog(connection)
+            membership = consumer_groups.join(state, catalog, member, topics, holding, now, lease)
             consumer_groups.save(connection, group, state)
             return membership
 
     def leave(self, group: str, member: str) -> None:
-        with self._shared.database.writing(durable=False) as connection:
-            state = consumer_groups.load(connection, group)
-            if state is not None:
-                consumer_groups.leave(state, member)
-                consumer_groups.save(connection, group, state)
+        with self._resources.database.writing(durable=False) as connection:
+            consumer_groups.leave(connection, group, member)
 
-    # ---------------------------------------------------------------------------------------------------- upkeep
+    # -------------------------------------------------------------------------------------------------- cleaning
     def clean(self) -> None:
-        """Retention, compaction, and what crashes left behind, now and completely."""
-        self._shared.upkeep.clean(self._clock.now(), fully=True)
+        """Runs retention and compaction now, and removes what crashes left behind."""
+        self._resources.cleaner.clean(self._clock.now(), fully=True)
 
     def verify(self) -> list[str]:
-        """Reads everything; gives a sentence for each thing that is damaged."""
-        return problems_of(self._shared.reader)
+        """Reads everything. Returns a sentence for each damaged part."""
+        return find_damage(self._resources.reader)
 
     def _clean_if_due(self, now: int) -> None:
         if self._clean_every is not None and now >= self._clean_at:
             self._clean_at = now + self._clean_every
-            self._shared.upkeep.in_background(now, self._clean_every)
+            self._resources.cleaner.start(now, self._clean_every)

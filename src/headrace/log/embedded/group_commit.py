@@ -1,11 +1,14 @@
-"""Group commit: what several threads write at the same time becomes one transaction, and one wait for the disk."""
+"""Group commit: writes of several threads share one transaction, and one wait for the disk.
+
+The first thread that finds no commit running becomes the leader: it commits its own work and all work that is waiting.
+Threads whose work is not done when a commit ends elect the next leader among them. There is no background thread.
+"""
 
 from __future__ import annotations
 
 import copy
 import sqlite3
 import threading
-from collections import deque
 from collections.abc import Callable
 from itertools import groupby
 from operator import attrgetter
@@ -15,72 +18,68 @@ from headrace.errors import LogBusyError
 from headrace.log.embedded.database import Database
 
 T = TypeVar("T")
-Order = TypeVar("Order")
-_MOST = 1000  # pieces of work in one transaction
+Item = TypeVar("Item")
+_MAX_WORKS = 1000  # in one transaction
 
 
 class Work:
-    """A piece of writing, and what became of it."""
+    """A write that waits for a commit, and its outcome."""
 
-    __slots__ = ("done", "error", "leads", "order", "result", "run", "turn")
+    __slots__ = ("error", "is_done", "item", "result", "write")
 
-    def __init__(self, run: Callable[[sqlite3.Connection, list[Any]], list[Any]], order: Any) -> None:
-        self.run, self.order = run, order
-        self.done = self.leads = False
+    def __init__(self, write: Callable[[sqlite3.Connection, list[Any]], list[Any]], item: Any) -> None:
+        self.write, self.item = write, item
+        self.is_done = False
         self.result: Any = None
         self.error: BaseException | None = None
-        self.turn = threading.Lock()  # released when the work is done, or its thread is to write for all
-        self.turn.acquire()
-
-    def finish(self) -> None:
-        self.done = True
-        self.turn.release()
 
 
 class GroupCommit:
-    """Whoever comes first writes for all who came meanwhile, then leaves that to one of those who came since.
-
-    No thread of its own is needed for it.
-    """
+    """Runs writes in durable transactions of a database."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
-        self._lock = threading.Lock()
-        self._waiting: deque[Work] = deque()
-        self._is_led = False
+        self._changed = threading.Condition()
+        self._waiting: list[Work] = []
+        self._has_leader = False
 
-    def __call__(self, run: Callable[[sqlite3.Connection], T]) -> T:
-        """Runs it in a durable transaction, with others or alone. If it raises, it alone is undone."""
-        return self.together(lambda connection, _: [run(connection)], None)
+    def run(self, write: Callable[[sqlite3.Connection], T]) -> T:
+        """Runs a write in a transaction, alone or with others. If it raises, only its own changes are rolled back."""
+        return self.run_together(lambda connection, _: [write(connection)], None)
 
-    def together(self, run: Callable[[sqlite3.Connection, list[Order]], list[T]], order: Order) -> T:
-        """The same for orders that are best carried out together: `run` gets several, and gives a result for each."""
-        work = Work(run, order)
-        with self._lock:
-            self._waiting.append(work)
-            work.leads, self._is_led = not self._is_led, True
-        try:
-            if not work.leads:
-                work.turn.acquire()
-            if not work.done:
-                self._commit()
-        except BaseException:  # interrupted while it waited or wrote
-            self._give_up(work)
-            raise
-        if work.leads:
-            self._pass_on()
+    def run_together(self, write: Callable[[sqlite3.Connection, list[Item]], list[T]], item: Item) -> T:
+        """Does the same for writes that are faster together: `write` gets several items, and returns a result each."""
+        work = Work(write, item)
+        if self._leads(work):
+            self._commit()
         if work.error is not None:
             raise work.error
         return work.result
 
+    def _leads(self, work: Work) -> bool:
+        """Waits until the work is done or its thread becomes the leader."""
+        with self._changed:
+            self._waiting.append(work)
+            try:
+                while self._has_leader and not work.is_done:
+                    self._changed.wait()
+            except BaseException:  # the thread was interrupted
+                if work in self._waiting:
+                    self._waiting.remove(work)
+                raise
+            if not work.is_done:
+                self._has_leader = True
+            return not work.is_done
+
     def _commit(self) -> None:
-        with self._lock:
-            works = [self._waiting.popleft() for _ in range(min(len(self._waiting), _MOST))]
+        works: list[Work] = []
         try:
+            with self._changed:
+                works, self._waiting = self._waiting[:_MAX_WORKS], self._waiting[_MAX_WORKS:]
             with self._database.writing(durable=True) as connection:
-                for run, alike in groupby(works, key=attrgetter("run")):
-                    _attempt(run, list(alike), connection)
-        except Exception as error:  # noqa: BLE001 - all of them are told
+                for write, group in groupby(works, key=attrgetter("write")):
+                    _execute(write, list(group), connection)
+        except Exception as error:  # noqa: BLE001 - every thread raises it
             for work in works:
                 work.error = copy.copy(error)
         except BaseException:
@@ -88,38 +87,26 @@ class GroupCommit:
                 work.error = LogBusyError("another thread was interrupted while it wrote this, too: try again")
             raise
         finally:
-            for work in works:
-                work.finish()
-
-    def _pass_on(self) -> None:
-        """Lets the next one write for all, if there is one."""
-        with self._lock:
-            self._is_led = bool(self._waiting)
-            if self._is_led:
-                self._waiting[0].leads = True
-                self._waiting[0].turn.release()
-
-    def _give_up(self, work: Work) -> None:
-        with self._lock:
-            if work in self._waiting:
-                self._waiting.remove(work)
-        if work.leads:
-            self._pass_on()
+            with self._changed:
+                for work in works:
+                    work.is_done = True
+                self._has_leader = False
+                self._changed.notify_all()
 
 
-def _attempt(run: Callable[..., list[Any]], works: list[Work], connection: sqlite3.Connection) -> None:
-    """All at once, or, if that does not work out, one by one."""
+def _execute(write: Callable[..., list[Any]], works: list[Work], connection: sqlite3.Connection) -> None:
+    """Executes works in one call, or one by one if that fails."""
     connection.execute("SAVEPOINT work")
     try:
-        for work, result in zip(works, run(connection, [work.order for work in works]), strict=True):
+        for work, result in zip(works, write(connection, [work.item for work in works]), strict=True):
             work.result = result
     except Exception as error:
         if isinstance(error, sqlite3.Error) and not isinstance(error, sqlite3.ProgrammingError):
-            raise  # the database, not what was asked of it
-        works[0].error = TypeError(str(error)) if isinstance(error, sqlite3.Error) else error
+            raise  # the database failed, not this write
         connection.execute("ROLLBACK TO work")
+        if len(works) == 1:
+            works[0].error = TypeError(str(error)) if isinstance(error, sqlite3.Error) else error
+        else:
+            for work in works:
+                _execute(write, [work], connection)
     connection.execute("RELEASE work")
-    if works[0].error is not None and len(works) > 1:
-        works[0].error = None
-        for work in works:
-            _attempt(run, [work], connection)

@@ -1,73 +1,71 @@
-"""What may go: old records, chunks that nobody can read any more, files that no chunk names."""
+"""Retention: deletes expired records, chunks that cannot be read any more, and files that no row refers to.
+
+Expiry only moves the earliest offset of a partition. Afterwards the cleaner deletes the chunks before it.
+"""
 
 from __future__ import annotations
 
 import sqlite3
 
 from headrace.log.embedded import chunks
-from headrace.log.embedded.chunks import ChunkFiles, ChunkRow, PartitionRow
+from headrace.log.embedded.chunks import ChunkFiles, PartitionRow
 from headrace.log.embedded.group_commit import GroupCommit
-from headrace.log.embedded.topics import Catalog, Entry, TopicRules
+from headrace.log.embedded.topics import TopicEntry
+from headrace.log.topic_config import TopicConfig
 
-_AT_ONCE = 200  # chunks that one transaction deletes, so that others need not wait long
-_PAGES_AT_ONCE = 2000  # freed pages that one transaction gives back to the disk
-ABANDONED = 600.0  # seconds after which a file that no chunk names is nobody's
-
-
-def expired(connection: sqlite3.Connection, entry: Entry, now: int) -> dict[int, int]:
-    """The partitions of a topic that have records to lose by its retention, with their new earliest offsets."""
-    rules = entry.rules
-    if not rules.deletes or (rules.retention_ms < 0 and rules.retention_bytes < 0):
-        return {}
-    found = ((row, _earliest(connection, row, rules, now)) for row in chunks.partitions(connection, entry))
-    return {row.partition: earliest for row, earliest in found if earliest > row.earliest}
+_MAX_PAGES = 2000  # that one transaction returns to the file system, so that writers do not wait long
+ABANDONED_AFTER = 600.0  # seconds after which a file that no row refers to was left behind by a crash
 
 
-def _earliest(connection: sqlite3.Connection, row: PartitionRow, rules: TopicRules, now: int) -> int:
-    """As Kafka does with segments: a chunk goes if its newest record is too old, or if enough is left without it."""
+def find_expired(connection: sqlite3.Connection, entry: TopicEntry, now: int) -> list[tuple[PartitionRow, int]]:
+    """Returns the partitions of a topic that have expired records, with their new earliest offsets."""
+    config = entry.parsed_config
+    if not config.deletes or (config.retention_ms < 0 and config.retention_bytes < 0):
+        return []
+    found = [(row, _new_earliest(connection, row, config, now)) for row in chunks.read_partitions(connection, entry)]
+    return [(row, earliest) for row, earliest in found if earliest > row.earliest]
+
+
+def _new_earliest(connection: sqlite3.Connection, row: PartitionRow, config: TopicConfig, now: int) -> int:
+    """Expires whole chunks, as Kafka expires segments: by the newest timestamp, or if enough bytes remain."""
     size, earliest = 0, row.earliest
-    if rules.retention_bytes >= 0:
-        size = sum(chunk.size for chunk in chunks.chunks(connection, row.topic, row.partition, row.earliest))
-    for chunk in chunks.chunks(connection, row.topic, row.partition, row.earliest):
-        too_old = 0 <= rules.retention_ms < now - chunk.last_time
-        too_much = 0 <= rules.retention_bytes <= size - chunk.size
-        if not (too_old or too_much):
+    if config.retention_bytes >= 0:
+        size = sum(chunk.size for chunk in chunks.read_chunks(connection, *row[:2], row.earliest))
+    for chunk in chunks.read_chunks(connection, *row[:2], row.earliest):
+        is_old = 0 <= config.retention_ms < now - chunk.last_time
+        is_surplus = 0 <= config.retention_bytes <= size - chunk.size
+        if not (is_old or is_surplus):
             break
-        size, earliest = size - chunk.size, chunk.upto
+        size, earliest = size - chunk.size, chunk.end
     return earliest
 
 
 def truncate(connection: sqlite3.Connection, row: PartitionRow, before: int) -> int:
-    """Moves the earliest offset of a partition on to an offset; gives where it is then."""
+    """Moves the earliest offset of a partition forward. Returns the earliest offset."""
     earliest = max(row.earliest, before)
     chunks.put_partition(connection, row._replace(earliest=earliest, cleaned=max(row.cleaned, earliest)))
     return earliest
 
 
-def dead_chunks(connection: sqlite3.Connection, catalog: Catalog) -> list[ChunkRow]:
-    """Some of the chunks that nobody can read any more."""
-    return chunks.dead_chunks(connection, {entry.number: entry for entry in catalog.topics.values()}, _AT_ONCE)
+def shrink_database(connection: sqlite3.Connection) -> bool:
+    """Returns some free pages to the file system; True if there may be more.
 
-
-def shrink(connection: sqlite3.Connection) -> bool:
-    """Gives some of the pages that nothing needs back to the disk; True if there may be more.
-
-    A quarter of the pages stays free: they are needed again soon.
+    A quarter of the pages stays free, because the log will need them again soon.
     """
     (free,) = connection.execute("PRAGMA freelist_count").fetchone()
     (pages,) = connection.execute("PRAGMA page_count").fetchone()
     surplus = free - pages // 4
     if surplus <= 0:
         return False
-    for _ in range(min(surplus, _PAGES_AT_ONCE)):  # Python's sqlite3 ends the statement after the first page
+    for _ in range(min(surplus, _MAX_PAGES)):  # Python's sqlite3 ends the statement after the first page
         connection.execute("PRAGMA incremental_vacuum(1)")
-    return surplus > _PAGES_AT_ONCE
+    return surplus > _MAX_PAGES
 
 
-def remove_abandoned(commits: GroupCommit, files: ChunkFiles, now: float) -> None:
-    """Deletes files that no chunk names: whoever wrote them died before its commit, or it failed.
+def remove_abandoned_files(commits: GroupCommit, files: ChunkFiles, now: float) -> None:
+    """Deletes files that no row refers to: their writer crashed or failed before its commit.
 
-    In a write transaction: one that comes late finds its file missing, and says so, before it commits.
+    This runs in a write transaction, so that a late writer finds its file missing before it commits, and raises.
     """
-    if candidates := files.written_before(now - ABANDONED):
-        commits(lambda connection: files.remove(candidates - chunks.files(connection)))
+    if candidates := files.written_before(now - ABANDONED_AFTER):
+        commits.run(lambda connection: files.remove(candidates - chunks.chunk_file_names(connection)))

@@ -1,4 +1,4 @@
-"""Is everything in the log what was written?"""
+"""Verification: reads the whole log and reports everything that is not what was written."""
 
 from __future__ import annotations
 
@@ -6,58 +6,59 @@ import sqlite3
 from collections.abc import Iterator
 
 from headrace.errors import LogCorruptedError, StreamsError
-from headrace.log.embedded import chunks, consumer_groups, deduplication
-from headrace.log.embedded.reader import Reader
+from headrace.log.embedded import chunks, consumer_groups
+from headrace.log.embedded.markers import read_marker
+from headrace.log.embedded.reader import ChunkReader
 from headrace.model.ids import TopicPartition
 
 
-def problems_of(reader: Reader) -> list[str]:
-    """A sentence for each thing that is damaged; it reads the whole log."""
+def find_damage(reader: ChunkReader) -> list[str]:
+    """Returns a sentence for each damaged part of a log."""
     try:
         with reader.database.reading() as connection:
             problems = [f"log.db: {text}" for (text,) in connection.execute("PRAGMA integrity_check") if text != "ok"]
-            topics = reader.seen_by(connection).topics
-            problems += _rows(connection)
+            topics = reader.database.catalog(connection).topics
+            problems += _check_rows(connection)
     except StreamsError as error:
         return [str(error)]
     for name, entry in topics.items():
         for number in range(entry.partitions):
-            problems += _partition(reader, TopicPartition(name, number))
+            problems += _check_partition(reader, TopicPartition(name, number))
     return problems
 
 
-def _rows(connection: sqlite3.Connection) -> Iterator[str]:
+def _check_rows(connection: sqlite3.Connection) -> Iterator[str]:
     try:
         consumer_groups.load_all(connection)
         for (application,) in connection.execute("SELECT application FROM markers").fetchall():
-            deduplication.marker(connection, application)
+            read_marker(connection, application)
     except LogCorruptedError as error:
         yield str(error)
 
 
-def _partition(reader: Reader, at: TopicPartition) -> Iterator[str]:
-    """Every chunk of a partition by itself, so that all that are damaged are named."""
+def _check_partition(reader: ChunkReader, at: TopicPartition) -> Iterator[str]:
+    """Reads every chunk of a partition by itself, so that each damaged one is reported."""
     try:
         extent = reader.extent(at)
         with reader.database.reading() as connection:
-            entry = reader.seen_by(connection).place(at)
-            rows = list(chunks.chunks(connection, entry.number, at.partition, extent.earliest))
+            entry = reader.database.catalog(connection).topic_of(at)
+            rows = list(chunks.read_chunks(connection, entry.number, at.partition, extent.earliest))
     except StreamsError as error:
         yield str(error)
         return
     position = extent.earliest
     for row in rows:
         if row.base > position:
-            yield from _read(reader, at, position, row.base)
-        yield from _read(reader, at, max(row.base, extent.earliest), min(row.upto, extent.end))
-        position = row.upto
+            yield from _check_range(reader, at, position, row.base)
+        yield from _check_range(reader, at, max(row.base, extent.earliest), min(row.end, extent.end))
+        position = row.end
     if position < extent.end:
-        yield from _read(reader, at, position, extent.end)
+        yield from _check_range(reader, at, position, extent.end)
 
 
-def _read(reader: Reader, at: TopicPartition, start: int, end: int) -> Iterator[str]:
+def _check_range(reader: ChunkReader, at: TopicPartition, start: int, end: int) -> Iterator[str]:
     try:
-        for _ in reader.chunks(at, start, end):
+        for _ in reader.read(at, start, end):
             pass
     except LogCorruptedError as error:
         yield str(error)

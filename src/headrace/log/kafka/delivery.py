@@ -34,6 +34,7 @@ from headrace.log.kafka.producer import BATCH, Checking, Load
 from headrace.log.kafka.topics import Topics
 from headrace.log.kafka.transaction import Answer, TransactionalProducer, UnclearError, until_clear
 from headrace.log.protocol import Item, Share
+from headrace.log.validation import is_next_batch
 
 _Key = tuple[str, int]  # application and share
 
@@ -46,11 +47,11 @@ class _Member:
 
     def has(self, share: Share) -> bool:
         """Whether it has delivered the share already."""
-        return self.line == share.line and self.last >= share.number
+        return self.line == share.owner and self.last >= share.number
 
     def may(self, share: Share) -> bool:
         """Whether it may well be that nobody has made another since: if not, the commit fails."""
-        return (self.line, self.producer.name) == (share.line, share.producer)
+        return (self.line, self.producer.name) == (share.owner, share.producer)
 
 
 class Sharing:
@@ -76,7 +77,7 @@ class Sharing:
                 self._drop(key)
                 producer = self._producer(key, batch)
                 load = self._lacking(key[0], share, load)
-                member = self._members[key] = _Member(producer, share.line)
+                member = self._members[key] = _Member(producer, share.owner)
             self._commit(key, member, share, load, is_new=is_new)
         return member.producer.name
 
@@ -94,7 +95,7 @@ class Sharing:
     def _lacking(self, application: str, share: Share, load: Load) -> Load:
         """What of a share is not in the log; refuses one that is not to be delivered any more."""
         standing = self._marks.standing(application)
-        if standing.line != share.line or standing.last < share.number - 1:
+        if standing.line != share.owner or standing.last < share.number - 1:
             raise ProducerFencedError(
                 f"share {share.ordinal} of batch {share.number} of {application!r} is not ours to deliver: another "
                 "instance of the application has taken over its deliveries, and this one must stop"
@@ -138,17 +139,6 @@ class Sharing:
 _AT_ONCE = 8  # producers that are made, to end what those before them did
 
 
-def due(application: str, number: int, last: int) -> bool:
-    """Whether a batch is the next one to be delivered; False if it is the last one that was."""
-    if last not in {number - 1, number}:
-        said = f"batch {last} was" if last >= 0 else "no batch was"
-        raise ProducerFencedError(
-            f"batch {number} of {application!r} cannot be delivered: {said} the last one delivered to this log. "
-            "The log or the checkpoint is not the one that belongs to the other, or is an older copy"
-        )
-    return last == number - 1
-
-
 def share_id(application: str, share: int) -> str:
     """The transactional id of those who deliver a share."""
     return f"{application}-delivery-{share}"
@@ -170,7 +160,7 @@ class Delivering:
         if type(application) is not str:
             raise TypeError(f"an application has a name, not {application!r}")
         load, batch = self._checking(items)
-        return self._moved(application, number, load, batch, lambda last: due(application, number, last))
+        return self._moved(application, number, load, batch, lambda last: is_next_batch(application, number, last))
 
     def mark(self, application: str, number: int | None) -> None:
         self._moved(application, number, [], BATCH, lambda last: last != (-1 if number is None else number))
@@ -182,7 +172,7 @@ class Delivering:
             with self._lock:
                 line, standing = self._line(application, BATCH)
                 # Markers of shares must lie behind that of the batch before; what is left of a batch is for one to do.
-                if not due(application, number, standing.last) or standing.last < 0 or standing.marked:
+                if not is_next_batch(application, number, standing.last) or standing.last < 0 or standing.marked:
                     return None
                 if standing.shares < shares:  # whoever follows has to know whom to stop
                     self._commit(application, line, [], standing._replace(shares=shares))

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
-from headrace.log.embedded import reader
+from headrace.log.base import BaseLog
 from headrace.log.kafka.clients import Clients, ClientSettings, servers_of
 from headrace.log.kafka.consumer_groups import Groups, Members
 from headrace.log.kafka.delivery import Delivering, Sharing
@@ -17,11 +15,9 @@ from headrace.log.kafka.markers import Marks
 from headrace.log.kafka.producer import Appending, Checking
 from headrace.log.kafka.reader import Reading
 from headrace.log.kafka.topics import Topics
-from headrace.log.protocol import Chunk, Extent, Group, Item, Membership, Share, Stamp, Topic
-from headrace.model.clock import Clock, SystemClock
+from headrace.log.protocol import Chunk, Extent, Group, Item, Membership, ProducerSequence, Share, Topic
+from headrace.model.clock import Clock
 from headrace.model.ids import TopicPartition
-
-_ABANDONED: list[Any] = []  # clients of a parent process: to destroy them would wait for threads that are not there
 
 
 class _Parts:
@@ -43,13 +39,13 @@ class _Parts:
             part.close()
 
 
-class KafkaLog:
+class KafkaLog(BaseLog[_Parts]):
     """A log on a Kafka cluster, `kafka://host:port,host:port`. What it says of each method, `Log` says.
 
     `settings` are Kafka's: `consumer.*`, `producer.*` and `admin.*` for one kind of client, `security.*`, `sasl.*`,
     `ssl.*` and their like for all, `default.api.timeout.ms` for how long a call waits, `replication.factor` for the
-    copies of topics that are created without one. An append is checked before
-    anything of it is sent, but it is no transaction: of an append during which brokers fail, some may be stored.
+    copies of topics that are created without one. An append is checked before anything of it is sent, but it is no
+    transaction: of an append during which brokers fail, some may be stored.
     """
 
     def __init__(
@@ -61,47 +57,28 @@ class KafkaLog:
         pause: Callable[[float], None] | None = None,
     ) -> None:
         self._settings = ClientSettings(servers_of(address), dict(settings or {}))
-        self._clock, self._pause = clock or SystemClock(), pause or time.sleep
-        self._own = (os.getpid(), _Parts(self._settings, self._clock))
+        self._pause = pause or time.sleep
+        super().__init__(clock)
 
     @property
     def url(self) -> str:
         return f"kafka://{self._settings.servers}"
 
-    def close(self) -> None:
-        process, parts = self._own
-        if process == os.getpid():
-            self._own = (-1, parts)
-            parts.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
     def __reduce__(self) -> tuple[Callable[..., KafkaLog], tuple[str, Mapping[str, Any]]]:
         return KafkaLog, (self.url, self._settings.given)
 
-    @property
-    def _parts(self) -> _Parts:
-        process, parts = self._own
-        if process == -1:
-            raise ValueError(f"the log at {self.url} was closed: open it again, open_log({self.url!r})")
-        if process != os.getpid():
-            _ABANDONED.append(parts)
-            parts = _Parts(self._settings, self._clock)
-            self._own = (os.getpid(), parts)
-        return parts
+    def _open(self) -> _Parts:
+        return _Parts(self._settings, self._clock)
+
+    def _close(self, resources: _Parts) -> None:
+        resources.close()
 
     # ---------------------------------------------------------------------------------------------------- topics
     def topics(self) -> Mapping[str, Topic]:
-        return self._parts.topics.all()
+        return self._resources.topics.all()
 
     def topic(self, name: str) -> Topic:
-        return self._parts.topics.one(name)
+        return self._resources.topics.one(name)
 
     def create_topic(
         self,
@@ -111,28 +88,28 @@ class KafkaLog:
         *,
         replication_factor: int | None = None,
     ) -> Topic:
-        return self._parts.topics.create(name, partitions, config or {}, replication_factor)
+        return self._resources.topics.create(name, partitions, config or {}, replication_factor)
 
     def delete_topic(self, name: str) -> None:
-        self._parts.topics.delete(name)
+        self._resources.topics.delete(name)
 
     def add_partitions(self, name: str, partitions: int) -> Topic:
-        return self._parts.topics.grow(name, partitions)
+        return self._resources.topics.grow(name, partitions)
 
     def alter_config(self, name: str, config: Mapping[str, str | int | None]) -> Topic:
-        changed = self._parts.topics.alter(name, config)
-        self._parts.checking.forget(name)
+        changed = self._resources.topics.alter(name, config)
+        self._resources.checking.forget(name)
         return changed
 
     # --------------------------------------------------------------------------------------------------- records
     def extents(self, topics: Sequence[str]) -> dict[TopicPartition, Extent]:
-        return self._parts.reading.extents(topics)
+        return self._resources.reading.extents(topics)
 
     def offsets_for_times(self, times: Mapping[TopicPartition, int]) -> dict[TopicPartition, int | None]:
-        return self._parts.reading.offsets_for_times(times)
+        return self._resources.reading.offsets_for_times(times)
 
-    def confirm(self, ids: Mapping[str, str]) -> Callable[[], None]:
-        return self._parts.topics.confirm(ids)
+    def confirm_topic_ids(self, ids: Mapping[str, str]) -> Callable[[], None]:
+        return self._resources.topics.confirm(ids)
 
     def read(
         self,
@@ -141,58 +118,58 @@ class KafkaLog:
         end: int | None = None,
         *,
         topic_id: str | None = None,
-        more: bool | None = None,
+        has_more: bool | None = None,
     ) -> Iterator[Chunk]:
-        return self._parts.reading.read(TopicPartition(*at), start, end, topic_id, more)
+        return self._resources.reading.read(TopicPartition(*at), start, end, topic_id, has_more)
 
-    def append(self, items: Sequence[Item], *, stamp: Stamp | None = None) -> list[int]:
-        return self._parts.appending.append(items, stamp)
+    def append(self, items: Sequence[Item], *, sequence: ProducerSequence | None = None) -> list[int]:
+        return self._resources.appending.append(items, sequence)
 
     def new_producer(self) -> int:
-        return self._parts.appending.new_producer()
+        return self._resources.appending.new_producer()
 
     def delete_records(self, before: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
-        return self._parts.reading.delete(before)
+        return self._resources.reading.delete(before)
 
     def wait(self, positions: Mapping[TopicPartition, int], timeout: int) -> bool:
-        return reader.wait(self, positions, timeout, self._clock, self._pause)
+        return self._wait(positions, timeout, self._pause)
 
     # ------------------------------------------------------------------------------------------------ deliveries
     def deliver(self, application: str, number: int, items: Sequence[Item]) -> bool:
-        return self._parts.delivering.deliver(application, number, items)
+        return self._resources.delivering.deliver(application, number, items)
 
     def delivered(self, application: str) -> int:
-        return self._parts.delivering.delivered(application)
+        return self._resources.delivering.delivered(application)
 
     def mark_delivered(self, application: str, number: int | None) -> None:
-        self._parts.delivering.mark(application, number)
+        self._resources.delivering.mark(application, number)
 
-    def share_out(self, application: str, number: int, shares: int) -> str | None:
-        return self._parts.delivering.share_out(application, number, shares)
+    def begin_shares(self, application: str, number: int, shares: int) -> str | None:
+        return self._resources.delivering.share_out(application, number, shares)
 
     def deliver_share(self, application: str, share: Share, items: Sequence[Item]) -> str:
-        return self._parts.sharing.deliver(application, share, items)
+        return self._resources.sharing.deliver(application, share, items)
 
     # ---------------------------------------------------------------------------------------------------- groups
     def groups(self) -> Mapping[str, Group]:
-        return self._parts.groups.all()
+        return self._resources.groups.all()
 
     def committed(self, group: str) -> dict[TopicPartition, int]:
-        return self._parts.groups.committed(group)
+        return self._resources.groups.committed(group)
 
     def commit(self, group: str, offsets: Mapping[TopicPartition, int], *, member: str | None = None) -> None:
         if member is None:
-            self._parts.groups.commit(group, offsets)
+            self._resources.groups.commit(group, offsets)
         else:
-            self._parts.members.commit(group, offsets, member)
+            self._resources.members.commit(group, offsets, member)
 
     def delete_group(self, group: str) -> None:
-        self._parts.groups.delete(group)
+        self._resources.groups.delete(group)
 
     def join(
         self, group: str, member: str, topics: Sequence[str], holding: AbstractSet[TopicPartition], lease: int
     ) -> Membership:
-        return self._parts.members.join(group, member, topics, holding, lease)
+        return self._resources.members.join(group, member, topics, holding, lease)
 
     def leave(self, group: str, member: str) -> None:
-        self._parts.members.leave(group, member)
+        self._resources.members.leave(group, member)

@@ -9,13 +9,13 @@ from itertools import count, repeat
 from typing import Any
 
 from headrace.errors import LogCorruptedError, LogUnavailableError, ProducerFencedError, StateCorruptedError
-from headrace.log.embedded.append import check_length
+from headrace.log.chunk_format import record_length, unpack
 from headrace.log.kafka.clients import Clients, kafka, make
 from headrace.log.kafka.reader import NO_TIME, Reading
 from headrace.log.kafka.requests import NEW, code_of, explained, translated
 from headrace.log.kafka.topics import Topics
-from headrace.log.protocol import Item, Records, Stamp, Topic
-from headrace.log.records import record_length, unpack
+from headrace.log.protocol import Item, ProducerSequence, Records, Topic
+from headrace.log.validation import check_record_length
 from headrace.model.ids import TopicPartition
 
 BATCH = 1_000_000  # bytes that a producer sends at once; no more than a topic takes
@@ -80,21 +80,21 @@ def _check(at: TopicPartition, records: Records, settings: Mapping[str, str]) ->
     limit = int(settings["max.message.bytes"])
     if records.headers is not None or sum(map(len, filter(None, [*keys, *values]))) > limit:
         for length in map(record_length, keys, values, records.headers or [()] * len(times)):
-            check_length(at.topic, length, limit)
+            check_record_length(at.topic, length, limit)
 
 
 def send(producer: Any, load: Load, on_delivery: Sequence[Any], *, of_all: bool) -> None:
     """Hands records to a producer, and waits while it has too many. Each item's function learns of all, or the last."""
     for (at, records), told in zip(load, on_delivery, strict=True):
         last = len(records) - 1
-        _produce(producer, at, records.part(0, last), told if of_all else None)
-        _produce(producer, at, records.part(last, last + 1), told)
+        _produce(producer, at, records.slice(0, last), told if of_all else None)
+        _produce(producer, at, records.slice(last, last + 1), told)
 
 
 def _produce(producer: Any, at: TopicPartition, records: Records, told: Any) -> None:
     (topic, partition), produce, sent, has_looked = at, producer.produce, 0, False
     while sent < len(records):
-        part = records.part(sent, len(records))
+        part = records.slice(sent, len(records))
         headers = map(list, part.headers) if part.headers else repeat([])
         try:
             # By position a call takes half the time of one with names: (…, callback, its other name, time, headers).
@@ -143,26 +143,26 @@ class Appending:
                 del self._stamped[next(iter(self._stamped))]
             return number
 
-    def append(self, items: Sequence[Item], stamp: Stamp | None) -> list[int]:
+    def append(self, items: Sequence[Item], stamp: ProducerSequence | None) -> list[int]:
         load, batch = self._checking(items)
         if stamp is None:
             return self._send(load, batch)
         before = self._stored_before(stamp)
         if before is None:
             before = self._send(load, batch)
-            self._stamped[stamp.producer] = (stamp.sequence, before)
+            self._stamped[stamp.producer_id] = (stamp.number, before)
         return before
 
-    def _stored_before(self, stamp: Stamp) -> list[int] | None:
+    def _stored_before(self, stamp: ProducerSequence) -> list[int] | None:
         """The offsets that an append got when it came for the first time; None if this is it."""
-        if stamp.producer not in self._stamped:
-            raise ProducerFencedError(f"the producer {stamp.producer} is unknown: make a new one")
-        last, offsets = self._stamped[stamp.producer]
-        if last == stamp.sequence:
+        if stamp.producer_id not in self._stamped:
+            raise ProducerFencedError(f"the producer {stamp.producer_id} is unknown: make a new one")
+        last, offsets = self._stamped[stamp.producer_id]
+        if last == stamp.number:
             return offsets
-        if last + 1 != stamp.sequence:
+        if last + 1 != stamp.number:
             raise ProducerFencedError(
-                f"producer {stamp.producer} appends number {stamp.sequence} after number {last}: two clients use one "
+                f"producer {stamp.producer_id} appends number {stamp.number} after number {last}: two clients use one "
                 "id, or an append was lost. Make a new producer"
             )
         return None

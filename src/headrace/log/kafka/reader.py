@@ -9,11 +9,11 @@ from functools import partial
 from typing import Any
 
 from headrace.errors import LogBusyError, LogUnavailableError, OffsetOutOfRangeError, UnknownTopicError
-from headrace.log.embedded.reader import check_ids, check_range
 from headrace.log.kafka.clients import Clients, Reader, administration, kafka
 from headrace.log.kafka.requests import MOVING, NO_ANSWER, Wait, answers, ask, explained, translated
 from headrace.log.kafka.topics import Topics
 from headrace.log.protocol import Chunk, Extent, Records
+from headrace.log.validation import check_range, check_topic_ids
 from headrace.model.ids import TopicPartition
 from headrace.model.record import Headers
 
@@ -156,7 +156,7 @@ class Reading:
         topic = self._topics.one(at.topic)
         self._topics.place(at, topic)
         if topic_id is not None:
-            check_ids({at.topic: topic_id}, lambda _: topic)
+            check_topic_ids({at.topic: topic_id}, lambda _: topic)
         extent = self._extents_of([at])[at]
         check_range(at, extent, start, extent.end if end is None else end)
         return extent

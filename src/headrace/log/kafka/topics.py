@@ -10,11 +10,11 @@ from functools import partial
 from typing import Any
 
 from headrace.errors import ConfigError, LogBusyError, TopicExistsError, UnknownTopicError
-from headrace.log.embedded.reader import check_ids
-from headrace.log.embedded.topics import DEFAULTS, WITHOUT_EFFECT, checked_config, checked_name
 from headrace.log.kafka.clients import Clients, administration, kafka
 from headrace.log.kafka.requests import MARGIN, answers, ask, code_of, explained
 from headrace.log.protocol import Topic
+from headrace.log.topic_config import DEFAULTS, WITHOUT_EFFECT, check_topic_config, check_topic_name
+from headrace.log.validation import check_topic_ids
 from headrace.model.ids import TopicPartition
 
 _SOON = 1.0  # seconds until one asks again, with patience
@@ -92,7 +92,7 @@ class Topics:
 
         def confirmed() -> None:
             found = answer()
-            check_ids(ids, lambda name: found[name] or self.one(name))
+            check_topic_ids(ids, lambda name: found[name] or self.one(name))
 
         return confirmed
 
@@ -160,7 +160,7 @@ class Topics:
         self, name: str, partitions: int, config: Mapping[str, str | int], replication_factor: int | None = None
     ) -> Topic:
         """Creates a topic; without a replication factor the setting `replication.factor` decides, else the broker."""
-        checked_name(name)
+        check_topic_name(name)
         _check_count(partitions)
         copies = self._clients.settings.replication_factor if replication_factor is None else replication_factor
         _check_copies(copies)
@@ -224,7 +224,7 @@ def _checked(config: Mapping[str, str | int]) -> dict[str, str]:
     """Settings as text; the values of those that we know are checked here, the rest is for the cluster to judge."""
     ours = {name: value for name, value in config.items() if name in DEFAULTS or name in WITHOUT_EFFECT}
     rest = {name: str(value) for name, value in config.items() if name not in ours}
-    return {**checked_config(ours), **rest}
+    return {**check_topic_config(ours), **rest}
 
 
 @contextmanager
@@ -233,7 +233,7 @@ def _settings_explained(config: Mapping[str, str | int | None]) -> Generator[Non
     try:
         yield
     except ConfigError:
-        checked_config({name: value for name, value in config.items() if value is not None})
+        check_topic_config({name: value for name, value in config.items() if value is not None})
         raise
 
 
