@@ -29,8 +29,8 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from headrace import StreamsBuilder, serde
-from headrace.checkpoint import Coordinator, fingerprint_of
-from headrace.checkpoint.receipt import Attempt, Yield, hand_back, new_attempt
+from headrace.checkpoint import Coordinator, compute_fingerprint
+from headrace.checkpoint.receipt import Receipt, complete_receipt, new_attempt
 from headrace.checkpoint.storage import DiskStorage
 from headrace.config import Config
 from headrace.log.embedded.file_log import FileLog
@@ -70,7 +70,7 @@ class Host:
         self.log = FileLog(str(folder / "log"), clean_every=None)
         self.log.create_topic("in", 1)
         self.storage = DiskStorage(folder / "checkpoint")
-        fingerprint = fingerprint_of(graph, planned, CONFIG, tasks={0: 1}, partitions={})
+        fingerprint = compute_fingerprint(graph, planned, CONFIG, tasks={0: 1}, partitions={})
         self.coordinator = Coordinator.open(self.storage, self.log, "bench", fingerprint)
         self.task = Task(
             TaskId(0, 0), graph, planned.stages[0].nodes, MemoryEngine(), TaskEnvironment(CONFIG, {}), clock=0
@@ -78,12 +78,11 @@ class Host:
 
     def run(self, keys: list[str]) -> None:
         number = self.coordinator.number
-        base = self.coordinator.ledger.standing(TaskId(0, 0)).version
-        attempt = Attempt(TaskId(0, 0), 0, number, new_attempt(), base)
+        base = self.coordinator.ledger.head(TaskId(0, 0)).version
+        receipt = Receipt(task=TaskId(0, 0), level=0, number=number, attempt=new_attempt(), base=base)
         rows = [("in", 0, i, key.encode(), b"x", i, (), (i, 0, i)) for i, key in enumerate(keys)]
-        result = self.task.run(rows, clock=number, version=attempt.version)
-        given = Yield(delta=result.delta, outputs=[], carried={}, positions={}, dropped={})
-        receipt = hand_back(self.storage, attempt, given, lambda topic: None, inline=1 << 18)
+        result = self.task.run(rows, clock=number, version=receipt.version)
+        receipt = complete_receipt(self.storage, receipt, result.delta, [], {}, lambda topic: None, inline=1 << 18)
         self.coordinator.commit(number, int(time.time() * 1000), [receipt])
 
 

@@ -45,7 +45,7 @@ def app():
     words.group_by_key(key=serde.STRING, value=serde.STRING).count(store="counts")
     return Application("counting", builder.build(), "file:log", checkpoint="checkpoint", state_dir="state")
 """
-LEASE = CommitOptions().lease / 1000  # seconds
+LEASE = CommitOptions().lease_ms / 1000  # seconds
 RATE, PATIENCE = 200, 300.0  # records a second; seconds
 
 

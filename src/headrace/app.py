@@ -11,8 +11,8 @@ from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
-from headrace.checkpoint.changelog_export import Export, Told, no_progress
-from headrace.checkpoint.steps import AtStep, unobserved
+from headrace.checkpoint.changelog_export import Export, OnExport, ignore_export
+from headrace.checkpoint.steps import AtStep, ignore_step
 from headrace.config import Config
 from headrace.errors import StageRerunError, StreamsError
 from headrace.model.ids import TaskId
@@ -68,7 +68,7 @@ class Application:
         spark: Any = None,
         master: str | None = None,
         config: Mapping[str, Any] | str | Path | None = None,
-        at_step: AtStep = unobserved,  # called at every step of a batch, in the process that takes it
+        at_step: AtStep = ignore_step,  # called at every step of a batch, in the process that takes it
         **options: Any,
     ) -> None:
         settings = configuration(application_id, config, options, guarantee=guarantee, commit_interval=commit_interval)
@@ -293,7 +293,7 @@ class Application:
             raise StreamsError(f"{self.application_id} is {self._state}: stop it before its local state is removed")
         shutil.rmtree(Path(self.setup.state_dir) / self.application_id, ignore_errors=True)
 
-    def write_changelogs(self, *, dry_run: bool = False, told: Told = no_progress) -> list[Export]:
+    def write_changelogs(self, *, dry_run: bool = False, told: OnExport = ignore_export) -> list[Export]:
         """Writes the state to Kafka Streams' changelog topics, so that a Java application can continue from it.
 
         The application must not be running. `told` is called with every partition that is done.

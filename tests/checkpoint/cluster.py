@@ -9,28 +9,28 @@ from pathlib import Path
 from typing import Any
 
 from headrace.checkpoint import (
-    Attempt,
     CommitHooks,
     CommitOptions,
     Coordinator,
-    LmdbEngines,
-    MemoryEngines,
+    LmdbEngineProvider,
+    MemoryEngineProvider,
+    Receipt,
     Storage,
-    Yield,
+    complete_receipt,
+    compute_fingerprint,
     decode_receipt,
     encode_receipt,
-    fingerprint_of,
-    hand_back,
     new_attempt,
     read_ledger,
     restore,
 )
-from headrace.checkpoint.delta_files import CompactionPolicy, read_delta
-from headrace.checkpoint.files import read_piece
+from headrace.checkpoint.compaction import CompactionPolicy
+from headrace.checkpoint.delta_files import read_delta
+from headrace.checkpoint.files import read_blob
 from headrace.checkpoint.outbox import decode_rows
-from headrace.checkpoint.ownership import Holder
+from headrace.checkpoint.ownership import LeaseHolder
 from headrace.checkpoint.restore import READY
-from headrace.checkpoint.steps import RANGES_PLANNED, TASK_RUN, AtStep, step, unobserved
+from headrace.checkpoint.steps import RANGES_PLANNED, TASK_RUN, AtStep, ignore_step, step
 from headrace.config import Config
 from headrace.model.clock import ManualClock
 from headrace.model.ids import TaskId, TopicPartition
@@ -45,9 +45,13 @@ from tests.checkpoint.programs import CONFIG, Program
 
 # Everything happens often, and nothing beside the batches: a killer must meet the same steps in every run.
 EAGER = CommitOptions(
-    overlap=0, background=False, keep=3, purge_every=2, wear=CompactionPolicy(links=3, outgrown=100, oldest=6)
+    max_undelivered=0,
+    background=False,
+    keep=3,
+    purge_every=2,
+    compaction=CompactionPolicy(max_deltas=3, min_bytes=100, max_age=6),
 )
-ME = Holder("here", "this machine", 1, "now")
+ME = LeaseHolder("here", "this machine", 1, "now")
 
 
 class Killed(BaseException):
@@ -82,8 +86,8 @@ class Cluster:
     """One life of a host."""
 
     def __init__(
-        self, ground: Ground, program: Program, *, limit: int = 2, inline: int = 1 << 20, habits: CommitOptions = EAGER,
-        at_step: AtStep = unobserved, config: Config = CONFIG,
+        self, ground: Ground, program: Program, *, limit: int = 2, inline: int = 1 << 20,
+        options: CommitOptions = EAGER, at_step: AtStep = ignore_step, config: Config = CONFIG,
     ) -> None:  # fmt: skip
         self.ground, self.limit, self.inline, self.at_step, self.config = ground, limit, inline, at_step, config
         self.storage, self.log = ground.storage, ground.log
@@ -100,11 +104,11 @@ class Cluster:
         self.restored: list[str] = []
         self.coordinator = Coordinator.open(
             self.storage, self.log, config.application_id or "",
-            fingerprint_of(self.graph, self.plan, config, tasks=self.tasks, partitions=internal),
+            compute_fingerprint(self.graph, self.plan, config, tasks=self.tasks, partitions=internal),
             topics={topic: self.log.topic(topic).id for topic in self.sources},
             positions={at: extent.earliest for at, extent in self.log.extents(list(self.sources)).items()},
-            habits=habits,
-            world=CommitHooks(clock=ground.clock, me=ME, gone=lambda holder, me: True, at_step=at_step),
+            options=options,
+            hooks=CommitHooks(clock=ground.clock, process=ME, has_exited=lambda *_: True, at_step=at_step),
         )  # fmt: skip
         self.checkpoint = self.coordinator.ledger.checkpoint
 
@@ -128,11 +132,9 @@ class Cluster:
             for task in [TaskId(stage, part) for stage in stages for part in range(self.tasks[stage])]:
                 own = {at: span for at, span in ranges.items() if (self.sources[at.topic], at.partition) == task}
                 if own or task in inbox or task in due:
-                    attempt = Attempt(task, level, number, new_attempt(), ledger.standing(task).version)
-                    receipt = hand_back(
-                        self.storage, attempt, self._attempt(attempt, own, inbox, clock), self._partitions,
-                        inline=self.inline, at_step=self.at_step,
-                    )  # fmt: skip
+                    base = ledger.head(task).version
+                    receipt = Receipt(task=task, level=level, number=number, attempt=new_attempt(), base=base)
+                    receipt = self._run_task(receipt, own, inbox, clock)
                     receipts.append(decode_receipt(encode_receipt(receipt)))
         self.coordinator.commit(number, clock, receipts[::-1])  # they come back in any order
         return True
@@ -148,24 +150,27 @@ class Cluster:
     def _partitions(self, topic: str) -> int | None:
         return self.log.topic(topic).partitions if topic in self.log.topics() else None
 
-    def _attempt(self, attempt: Attempt, own, inbox, clock: int) -> Yield:
-        task = self._task(attempt)
-        arrived = sorted(inbox.pop(attempt.task, []), key=lambda entry: entry[:3])
+    def _run_task(self, receipt: Receipt, own, inbox, clock: int) -> Receipt:
+        task = self._task(receipt)
+        arrived = sorted(inbox.pop(receipt.task, []), key=lambda entry: entry[:3])
         consumed = defaultdict[str, int](int)
         for _, _, _, sender, _ in arrived:
             consumed[sender] += 1
         rows = [*self._log_rows(own), *(entry[4] for entry in arrived)]
         rows.sort(key=lambda row: row[7])
         with step(TASK_RUN, self.at_step):
-            result = task.run([*self._carried_to(attempt.task), *rows], clock=clock, version=attempt.version)
-        outputs, carried, sent = self._routed(attempt, result.outputs, inbox)
-        whole = attempt.task in self.coordinator.spoilt
-        delta = Delta(attempt.version, tuple(task.state.engine.scan(b"", None))) if whole else result.delta
+            result = task.run([*self._carried_to(receipt.task), *rows], clock=clock, version=receipt.version)
+        outputs, carried, sent = self._routed(receipt, result.outputs, inbox)
+        whole = receipt.task in self.coordinator.damaged_tasks
+        delta = Delta(receipt.version, tuple(task.state.engine.scan(b"", None))) if whole else result.delta
         positions = {at: end for at, (_, end) in own.items()}
-        return Yield(
-            delta=delta, whole=whole, outputs=outputs, carried=carried, positions=positions, dropped=result.dropped,
-            due=task.next_tick, sent=sent, consumed=consumed,
+        receipt = replace(
+            receipt, whole=whole, positions=positions, dropped=result.dropped, due=task.next_tick, sent=sent,
+            consumed=consumed,
         )  # fmt: skip
+        return complete_receipt(
+            self.storage, receipt, delta, outputs, carried, self._partitions, inline=self.inline, at_step=self.at_step
+        )
 
     def _log_rows(self, own) -> list[Row]:
         return [
@@ -176,11 +181,11 @@ class Cluster:
         ]
 
     def _carried_to(self, task: TaskId) -> list[Row]:
-        pieces = [rows.piece for rows in self.coordinator.ledger.carried_to(task)]
-        rows = [row for piece in pieces for row in decode_rows(read_piece(self.storage, piece, "carried rows"))]
+        blobs = [rows.blob for rows in self.coordinator.ledger.carried_to(task)]
+        rows = [row for blob in blobs for row in decode_rows(read_blob(self.storage, blob, "carried rows"))]
         return sorted(rows, key=lambda row: row[7])
 
-    def _routed(self, attempt: Attempt, outputs, inbox):
+    def _routed(self, receipt: Receipt, outputs, inbox):
         """Records for the log, rows for the next batch, and how many went to tasks of this one."""
         own, sent = [], defaultdict[TaskId, int](int)
         carried = defaultdict[TaskId, list[Row]](list)
@@ -193,21 +198,21 @@ class Cluster:
                 partition = partition_of(key, self.counts[topic]) or 0
             row = (topic, partition, order[2], key, value, time, headers, order)
             for edge in self.plan.edges:
-                if (self.prefix + edge.topic, edge.origin) == (topic, attempt.task.subtopology):
+                if (self.prefix + edge.topic, edge.origin) == (topic, receipt.task.subtopology):
                     target = TaskId(edge.target, partition)
                     if edge.back:
                         carried[target].append(row)
                     else:
-                        inbox[target].append((order, attempt.task, sequence, attempt.id, row))
+                        inbox[target].append((order, receipt.task, sequence, receipt.attempt, row))
                         sent[target] += 1
         return own, carried, sent
 
     # ------------------------------------------------------------------------------------------------------ state
-    def _task(self, attempt: Attempt) -> Task:
-        task = attempt.task
+    def _task(self, receipt: Receipt) -> Task:
+        task = receipt.task
         found = restore(
-            self._home(task), attempt.base,
-            lambda: read_ledger(self.storage, attempt.number - 1).standing(task).chain,
+            self._home(task), receipt.base,
+            lambda: read_ledger(self.storage, receipt.number - 1).head(task).chain,
             partial(read_delta, self.storage, task),
         )  # fmt: skip
         self.restored.append(found.how)
@@ -222,9 +227,9 @@ class Cluster:
         if task not in self.homes:
             place = self.ground.state
             self.homes[task] = (
-                MemoryEngines()
+                MemoryEngineProvider()
                 if place is None
-                else LmdbEngines(place / str(task), self.checkpoint, task, map_size=1 << 20, boot="this one")
+                else LmdbEngineProvider(place / str(task), self.checkpoint, task, map_size=1 << 20, boot="this one")
             )
         return self.homes[task]
 
@@ -232,13 +237,13 @@ class Cluster:
         """The state of every task as the checkpoint has it, which is what engines hold that are at its version."""
         ledger = read_ledger(self.storage, self.coordinator.number - 1)
         found = {}
-        for task, standing in sorted(ledger.tasks.items()):
+        for task, head in sorted(ledger.tasks.items()):
             load = partial(read_delta, self.storage, task)
-            engine = restore(MemoryEngines(), standing.version, lambda chain=standing.chain: chain, load).engine
+            engine = restore(MemoryEngineProvider(), head.version, lambda chain=head.chain: chain, load).engine
             assert isinstance(engine, MemoryEngine)
             found[task] = list(engine.scan(b"", None))
             live = self.open[task].state.engine if task in self.open else engine
-            assert live.version != standing.version or list(live.scan(b"", None)) == found[task]
+            assert live.version != head.version or list(live.scan(b"", None)) == found[task]
         return found
 
     # -------------------------------------------------------------------------------------------------------- ends
@@ -253,11 +258,11 @@ class Cluster:
 
     def _close_homes(self) -> None:
         for home in self.homes.values():
-            if isinstance(home, LmdbEngines):
+            if isinstance(home, LmdbEngineProvider):
                 home.close()
 
 
-def run_to_end(ground: Ground, program: Program, killer: AtStep = unobserved, **options: Any) -> Cluster:
+def run_to_end(ground: Ground, program: Program, killer: AtStep = ignore_step, **options: Any) -> Cluster:
     """Runs a program to its end, in as many lives as it takes; every life cuts its batches differently."""
     for limit in (2, 3, 1, 2, 4, 2, 2):
         cluster = None
@@ -265,7 +270,7 @@ def run_to_end(ground: Ground, program: Program, killer: AtStep = unobserved, **
             cluster = Cluster(ground, program, **{"limit": limit, "at_step": killer} | options)
             cluster.run()
             cluster.coordinator.drain()
-            cluster.coordinator._upkeep._lane.drain()
+            cluster.coordinator._cleaner._executor.drain()
         except Killed:
             if cluster is not None:
                 cluster.kill()

@@ -29,10 +29,12 @@ def ground(tmp_path):
     return Ground(log=WORDS.log(), storage=open_storage(tmp_path / "checkpoint"), state=tmp_path / "state")
 
 
-def opened(storage, log=None, *, gone=True, application="app", fingerprint=NOTHING, habits=None, clock=None, **more):
-    world = CommitHooks(clock=clock or ManualClock(), me=ME, gone=lambda holder, me: gone)
+def opened(
+    storage, log=None, *, has_exited=True, application="app", fingerprint=NOTHING, options=None, clock=None, **more
+):
+    hooks = CommitHooks(clock=clock or ManualClock(), process=ME, has_exited=lambda holder, observer: has_exited)
     return Coordinator.open(
-        storage, log or MemoryLog(), application, fingerprint, habits=habits or eager(), world=world, **more
+        storage, log or MemoryLog(), application, fingerprint, options=options or eager(), hooks=hooks, **more
     )
 
 
@@ -40,13 +42,13 @@ def opened(storage, log=None, *, gone=True, application="app", fingerprint=NOTHI
 def test_a_second_instance_is_refused_and_does_the_first_no_harm(ground):
     with opened(ground.storage) as first:
         with pytest.raises(AlreadyRunningError, match="give Spark more executors"):
-            opened(ground.storage, gone=False)
+            opened(ground.storage, has_exited=False)
         first.commit(1, 0, [])
 
 
 def test_after_a_clean_stop_the_next_one_may_come_at_once(ground):
     opened(ground.storage, ground.log).close()
-    with opened(ground.storage, ground.log, gone=False) as second:
+    with opened(ground.storage, ground.log, has_exited=False) as second:
         assert second.number == 2
 
 
@@ -74,12 +76,12 @@ def test_one_that_was_followed_cannot_commit(ground):
 
 
 def test_one_that_was_followed_deletes_nothing_that_is_needed(ground):
-    zombie = Cluster(ground, WORDS, limit=1, inline=0, habits=eager(purge_every=10**9, keep=1))
+    zombie = Cluster(ground, WORDS, limit=1, inline=0, options=eager(purge_every=10**9, keep=1))
     zombie.run(5)
     files = ground.storage.names()
     zombie._close_homes()
     owner = Cluster(ground, WORDS, limit=1, inline=0)
-    zombie.coordinator._upkeep.start(zombie.coordinator.ledger, zombie.coordinator.ledger.tasks, clean=True)
+    zombie.coordinator._cleaner.start(zombie.coordinator.ledger, zombie.coordinator.ledger.tasks, purge=True)
     assert set(files) - set(ground.storage.names())  # it still deletes what it may
     owner.run(1)
     owner.kill()
@@ -97,8 +99,8 @@ def test_one_that_commits_while_it_is_followed_was_the_quicker_one(ground):
         if moment == f"before {TAKEOVER}" and first.number == 1:
             first.commit(1, 77, [])
 
-    world = CommitHooks(clock=ManualClock(), me=ME, gone=lambda holder, me: True, at_step=at_step)
-    second = Coordinator.open(ground.storage, ground.log, "app", NOTHING, habits=eager(), world=world)
+    hooks = CommitHooks(clock=ManualClock(), process=ME, has_exited=lambda holder, observer: True, at_step=at_step)
+    second = Coordinator.open(ground.storage, ground.log, "app", NOTHING, options=eager(), hooks=hooks)
     assert (second.number, second.ledger.clock) == (3, 77)
     with pytest.raises(FencedError):
         first.commit(2, 0, [])
@@ -150,11 +152,11 @@ def test_an_instance_that_was_silent_too_long_looks_before_it_commits(ground):
     clock = ManualClock()
     first = opened(ground.storage, ground.log, clock=clock)
     clock.advance(100_000)
-    opened(ground.storage, ground.log, clock=clock, gone=False).abandon()
+    opened(ground.storage, ground.log, clock=clock, has_exited=False).abandon()
     with pytest.raises(FencedError, match=r"has taken over .*: this one must stop"):
         first.commit(1, 0, [])
     with pytest.raises(FencedError):
-        first.beat()
+        first.renew_lease()
 
 
 # ------------------------------------------------------------------------------------------------------------ the log
@@ -207,7 +209,7 @@ def test_delivery_runs_beside_the_next_batches_but_not_too_far_behind(ground):
         go.wait()
         return deliver(*call)
 
-    cluster = Cluster(ground, WORDS, limit=1, habits=eager(overlap=2))
+    cluster = Cluster(ground, WORDS, limit=1, options=eager(max_undelivered=2))
     ground.log.deliver = slow
     thread = threading.Thread(target=cluster.run)
     thread.start()
@@ -229,7 +231,7 @@ def test_a_delivery_that_fails_is_heard_of_at_the_next_commit(ground):
     def fail(*_):
         raise UnknownTopicError("gone")
 
-    cluster = Cluster(ground, WORDS, limit=1, habits=eager(overlap=2))
+    cluster = Cluster(ground, WORDS, limit=1, options=eager(max_undelivered=2))
     ground.log.deliver = fail
     with pytest.raises(UnknownTopicError) as caught:
         cluster.run()
@@ -250,7 +252,7 @@ def test_one_call_to_the_log_for_each_batch(ground):
 
 def test_a_host_that_does_nothing_special_gets_what_it_needs(ground):
     config = Config.of({"application.id": "app", "statestore.cache.max.bytes": 10_000}, default_key_serde=STRING)
-    cluster = Cluster(ground, WORDS, config=config, habits=CommitOptions())
+    cluster = Cluster(ground, WORDS, config=config, options=CommitOptions())
     cluster.run()
     cluster.close()
     found = {row[1]: row[2] for row in outputs(ground.log)[("out", 0)]}

@@ -126,7 +126,7 @@ def test_what_the_wall_clock_makes_due_happens_once(moment, tmp_path):
 @pytest.mark.parametrize("moment", MOMENTS)
 def test_at_least_once_repeats_at_most_the_batch_that_was_under_way(moment, tmp_path, undisturbed):
     place, killer = ground("disk", tmp_path, WORDS), Killer(moment, 2)
-    cluster = run_to_end(place, WORDS, killer, habits=eager(exactly_once=False), inline=0)
+    cluster = run_to_end(place, WORDS, killer, options=eager(exactly_once=False), inline=0)
     assert killer.landed == (0 if moment.split(" ", 1)[1] in START else 1)
     ((_, rows),) = outputs(place.log).items()
     ((_, expected),) = undisturbed[WORDS.build, "disk"][0].items()
@@ -146,11 +146,11 @@ def test_at_least_once_repeats_at_most_the_batch_that_was_under_way(moment, tmp_
 # ---------------------------------------------------------------------------------------------------------- beside it
 @pytest.mark.parametrize("moment", [m for m in MOMENTS if "owner" not in m and "takeover" not in m])
 def test_delivery_and_upkeep_beside_the_batches_may_be_killed_too(moment, tmp_path, undisturbed):
-    habits, landed = CommitOptions(overlap=2, keep=2, purge_every=1, wear=eager().wear), 0
+    options, landed = CommitOptions(max_undelivered=2, keep=2, purge_every=1, compaction=eager().compaction), 0
     runs = itertools.count()
     while not landed:  # upkeep may find no turn in a run as short as this
         place, killer = ground("disk", tmp_path / str(next(runs)), WORDS), Killer(moment, 1, 3)
-        cluster = run_to_end(place, WORDS, killer, habits=habits, inline=0)
+        cluster = run_to_end(place, WORDS, killer, options=options, inline=0)
         assert (outputs(place.log), cluster.stores()) == undisturbed[WORDS.build, "disk"]
         cluster.close()
         landed = killer.landed

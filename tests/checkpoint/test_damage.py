@@ -34,10 +34,10 @@ def damage(file: Path, kind: str) -> None:
         file.write_bytes(raw)
 
 
-def scene(place: Path, moment: str, habits) -> Ground:
+def scene(place: Path, moment: str, options) -> Ground:
     """A checkpoint after some batches; the last one is committed, and delivered or not."""
     ground = Ground(log=WORDS.log(), storage=open_storage(place))
-    cluster = Cluster(ground, WORDS, limit=1, inline=INLINE, habits=habits, at_step=Killer(moment, 6))
+    cluster = Cluster(ground, WORDS, limit=1, inline=INLINE, options=options, at_step=Killer(moment, 6))
     with pytest.raises(Killed):
         cluster.run()
     cluster.kill()
@@ -47,7 +47,7 @@ def scene(place: Path, moment: str, habits) -> Ground:
 SCENES = {
     "not delivered": ("before delivery", eager()),
     "delivered": ("after marker", eager()),
-    "what changed": ("before delivery", eager(always_all=0)),
+    "what changed": ("before delivery", eager(full_up_to=0)),
 }
 
 
@@ -132,14 +132,14 @@ def test_manifests_of_two_checkpoints_are_not_mixed(tmp_path):
 
 def test_a_running_host_repairs_what_was_damaged_behind_its_back(tmp_path, caplog):
     ground = Ground(log=WORDS.log(), storage=open_storage(tmp_path / "checkpoint"), state=tmp_path / "state")
-    cluster = Cluster(ground, WORDS, limit=1, inline=0, habits=eager(keep=1, purge_every=1))
+    cluster = Cluster(ground, WORDS, limit=1, inline=0, options=eager(keep=1, purge_every=1))
     cluster.run(2)
     for file in (tmp_path / "checkpoint" / "deltas").rglob("0000*"):
         damage(file, "flip in the middle")
     cluster.run(3)
     assert "the checkpoint is damaged, task 0_0 cannot be restored from it" in caplog.text
     cluster.run()
-    assert cluster.coordinator.spoilt == frozenset()
+    assert cluster.coordinator.damaged_tasks == frozenset()
     undisturbed = Ground(log=WORDS.log(), storage=open_storage("memory:///"))
     whole = run_to_end(undisturbed, WORDS)
     assert (outputs(ground.log), cluster.stores()) == (outputs(undisturbed.log), whole.stores())
@@ -152,4 +152,4 @@ def test_damage_that_no_manifest_needs_is_only_mentioned(tmp_path, caplog):
     damage(tmp_path / before, "flip at the end")
     Cluster(ground, WORDS).close()
     assert f"the manifest {before} cannot be read" in caplog.text
-    assert "It is not needed" in caplog.text
+    assert "The last manifest, 5, does not need it" in caplog.text

@@ -35,9 +35,9 @@ def undisturbed():
 
 def test_it_is_a_log_that_a_coordinator_can_deliver_to(tmp_path):
     log: Log = FileLog(tmp_path / "log", clean_every=None)
-    world = CommitHooks(clock=ManualClock(), me=ME)
+    hooks = CommitHooks(clock=ManualClock(), process=ME)
     storage = open_storage(tmp_path / "checkpoint")
-    with Coordinator.open(storage, log, "app", Fingerprint((), (), {}), world=world) as coordinator:
+    with Coordinator.open(storage, log, "app", Fingerprint((), (), {}), hooks=hooks) as coordinator:
         coordinator.commit(1, 0, [])
     assert log.delivered("app") == 1
     log.close()
@@ -63,7 +63,7 @@ def test_committed_outputs_are_what_is_delivered(tmp_path):
             cluster.run()
         cluster.kill()
         (committed,) = cluster.coordinator.ledger.outboxes[cluster.coordinator.number - 1]
-        raw = ground.storage.read(committed.piece.name, committed.piece.offset, committed.piece.size)
+        raw = ground.storage.read(committed.blob.name, committed.blob.offset, committed.blob.size)
         Cluster(ground, TAGS).kill()
         written = outputs(log)["out", 0]
         last = [row[1:] for row in written[-2:]]
@@ -76,7 +76,7 @@ def test_the_one_before_may_still_be_delivering_while_it_is_followed(tmp_path):
         ground = Ground(log=log, storage=open_storage(tmp_path / "checkpoint"), state=tmp_path / "state")
         go, caught = threading.Event(), []
         slow = Ground(log=Slow(log, go), storage=ground.storage, clock=ground.clock)
-        zombie = Cluster(slow, WORDS, limit=1, habits=eager(overlap=3))
+        zombie = Cluster(slow, WORDS, limit=1, options=eager(max_undelivered=3))
         zombie.run(3)
 
         def hurry(moment):

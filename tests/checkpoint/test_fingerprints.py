@@ -5,7 +5,7 @@ import pickle
 import pytest
 
 from headrace import Materialized, SessionWindows, Stores, StreamsBuilder, TimeWindows, serde
-from headrace.checkpoint.fingerprint import Fingerprint, differences, fingerprint_of
+from headrace.checkpoint.fingerprint import Fingerprint, compute_fingerprint, find_differences
 from headrace.config import Config
 from headrace.model.windows import DailyWindows
 from headrace.plan.partition_counts import partition_counts, task_counts
@@ -21,7 +21,7 @@ def fingerprint(topology, partitions=2, **settings) -> Fingerprint:
     known = {topic: partitions for stage in found.stages.values() for topic in stage.topics}
     internal = partition_counts(graph, found, known)
     config = Config.of({"application.id": "app"}, **settings)
-    return fingerprint_of(graph, found, config, tasks=task_counts(found, known, internal), partitions=internal)
+    return compute_fingerprint(graph, found, config, tasks=task_counts(found, known, internal), partitions=internal)
 
 
 def counting(*, topic="in", store="counts", value=None, windows=None, before=lambda stream: stream):
@@ -35,7 +35,7 @@ def counting(*, topic="in", store="counts", value=None, windows=None, before=lam
 
 def test_the_same_topology_fits():
     for build in (counting, join_by_reference):
-        assert differences(fingerprint(build()), fingerprint(build())) == []
+        assert find_differences(fingerprint(build()), fingerprint(build())) == []
         assert fingerprint(build()) == fingerprint(build())
 
 
@@ -50,9 +50,9 @@ def test_a_fingerprint_says_what_there_is():
 
 def test_what_leaves_no_trace_in_the_state_may_change():
     more = counting(before=lambda stream: stream.filter(lambda _, v: bool(v)).map_values(str.upper))
-    assert differences(fingerprint(counting()), fingerprint(more)) == []
+    assert find_differences(fingerprint(counting()), fingerprint(more)) == []
     short, long = TimeWindows.of(10), TimeWindows.of(10, grace=5)
-    assert differences(fingerprint(counting(windows=short)), fingerprint(counting(windows=long))) == []
+    assert find_differences(fingerprint(counting(windows=short)), fingerprint(counting(windows=long))) == []
 
 
 @pytest.mark.parametrize(
@@ -68,7 +68,7 @@ def test_what_leaves_no_trace_in_the_state_may_change():
     ],
 )
 def test_differences_are_named(changed, says):
-    found = differences(fingerprint(counting()), fingerprint(counting(**changed)))
+    found = find_differences(fingerprint(counting()), fingerprint(counting(**changed)))
     assert [line for line in found if "repartition" not in line] == says
 
 
@@ -79,7 +79,7 @@ def test_stores_of_windows_differ_by_size_and_kind():
     ]
     for place, one in enumerate(shapes):
         for other in shapes[place + 1 :]:
-            assert any("store counts had the kind" in line for line in differences(one, other))
+            assert any("store counts had the kind" in line for line in find_differences(one, other))
 
 
 def test_a_store_that_moved_is_named():
@@ -87,7 +87,7 @@ def test_a_store_that_moved_is_named():
     before.stream("in", **TEXTS).group_by_key().count(store="counts")
     after.stream("another", **TEXTS).to("out")
     after.stream("in", **TEXTS).group_by_key().count(store="counts")
-    found = differences(fingerprint(before.build()), fingerprint(after.build()))
+    found = find_differences(fingerprint(before.build()), fingerprint(after.build()))
     assert "store counts was in sub-topology 0 and now is in sub-topology 1" in found
     assert "sub-topology 1 is new" in found
 
@@ -98,7 +98,7 @@ def test_global_stores_belong_to_it():
     builder.stream("in", **TEXTS).to("out")
     plain = StreamsBuilder()
     plain.stream("in", **TEXTS).to("out")
-    found = differences(fingerprint(builder.build()), fingerprint(plain.build()))
+    found = find_differences(fingerprint(builder.build()), fingerprint(plain.build()))
     assert found == ["store names of the global stores is gone"]
 
 
@@ -110,7 +110,7 @@ def test_stores_without_a_log_are_told_apart():
         return builder.build()
 
     spec = Stores.key_value("s", key=serde.STRING, value=serde.STRING)
-    found = differences(fingerprint(build(spec)), fingerprint(build(spec.without_logging())))
+    found = find_differences(fingerprint(build(spec)), fingerprint(build(spec.without_logging())))
     assert found == ["store s had the logging True and now has False"]
 
 
@@ -119,14 +119,14 @@ def test_more_partitions_are_taken_up_where_there_is_no_state():
     builder = StreamsBuilder()
     builder.stream("in", **TEXTS).to("out")
     topology = builder.build()
-    assert differences(fingerprint(topology, 2), fingerprint(topology, 3)) == []
-    assert differences(fingerprint(topology, 3), fingerprint(topology, 2)) == [
+    assert find_differences(fingerprint(topology, 2), fingerprint(topology, 3)) == []
+    assert find_differences(fingerprint(topology, 3), fingerprint(topology, 2)) == [
         "sub-topology 0 had 3 tasks and now has 2"
     ]
 
 
 def test_more_partitions_of_state_need_rescaling():
-    found = differences(fingerprint(counting(), 2), fingerprint(counting(), 3))
+    found = find_differences(fingerprint(counting(), 2), fingerprint(counting(), 3))
     assert found == ["sub-topology 1 had 2 tasks and now has 3, and its state (counts) would have to be rescaled"]
 
 
@@ -138,7 +138,7 @@ def test_defaults_of_the_configuration_count():
         fingerprint(topology, default_key_serde=serde.STRING),
         fingerprint(topology, default_key_serde=serde.LONG),
     )
-    assert differences(text, number) == ["store t had the key serde STRING and now has LONG"]
+    assert find_differences(text, number) == ["store t had the key serde STRING and now has LONG"]
 
 
 def test_a_fingerprint_is_the_same_in_every_process():

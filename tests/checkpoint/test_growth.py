@@ -9,20 +9,19 @@ from functools import partial
 import pytest
 
 from headrace.checkpoint import (
-    Attempt,
     CommitHooks,
     CommitOptions,
     Coordinator,
     Fingerprint,
     Ledger,
-    Yield,
-    hand_back,
+    Receipt,
+    complete_receipt,
     new_attempt,
 )
-from headrace.checkpoint.compaction import purge
-from headrace.checkpoint.delta_files import CompactionPolicy, read_delta
-from headrace.checkpoint.restore import MemoryEngines, restore
-from headrace.checkpoint.steps import unobserved
+from headrace.checkpoint.compaction import CompactionPolicy, purge_files
+from headrace.checkpoint.delta_files import read_delta
+from headrace.checkpoint.restore import MemoryEngineProvider, restore
+from headrace.checkpoint.steps import ignore_step
 from headrace.checkpoint.storage import DiskStorage
 from headrace.model.clock import ManualClock
 from headrace.model.ids import TaskId
@@ -37,30 +36,29 @@ BATCHES, TASKS = 2000, 6
 class Load:
     """Tasks that change a few of their keys in every batch, or hardly ever, or delete them again."""
 
-    def __init__(self, storage, habits: CommitOptions, *, keys: int, value: int) -> None:
+    def __init__(self, storage, options: CommitOptions, *, keys: int, value: int) -> None:
         self.storage, self.random, self.keys, self.value = storage, random.Random(7), keys, value  # noqa: S311
         self.states: dict[TaskId, dict[bytes, bytes]] = {TaskId(0, part): {} for part in range(TASKS)}
         self.log = MemoryLog(out=1)
-        world = CommitHooks(clock=ManualClock(), me=ME, gone=lambda holder, me: True)
+        hooks = CommitHooks(clock=ManualClock(), process=ME, has_exited=lambda holder, observer: True)
         self.coordinator = Coordinator.open(
-            storage, self.log, "app", Fingerprint((), (), {}), habits=habits, world=world
+            storage, self.log, "app", Fingerprint((), (), {}), options=options, hooks=hooks
         )
 
     def batch(self, number: int, inline: int) -> None:
         receipts = []
         for task, state in self.states.items():
             if task.partition == 0 or number % (1 + 40 * task.partition) == 0:
-                at = self.coordinator.ledger.standing(task)
-                attempt = Attempt(task, 0, self.coordinator.number, new_attempt(), at.version)
+                at = self.coordinator.ledger.head(task)
+                number_ = self.coordinator.number
+                receipt = Receipt(task=task, level=0, number=number_, attempt=new_attempt(), base=at.version)
                 changes = {key: self._value(number) for key in sorted({self._key() for _ in range(10)})}
                 state |= {key: value for key, value in changes.items() if value is not None}
                 for key in [key for key, value in changes.items() if value is None]:
                     state.pop(key, None)
-                given = Yield(
-                    delta=Delta(attempt.version, tuple(changes.items())),
-                    outputs=[("out", 0, b"k", b"v" * 50, number, (), (number,))],
-                )
-                receipts.append(hand_back(self.storage, attempt, given, lambda _: 1, inline=inline))
+                delta = Delta(receipt.version, tuple(changes.items()))
+                outputs = [("out", 0, b"k", b"v" * 50, number, (), (number,))]
+                receipts.append(complete_receipt(self.storage, receipt, delta, outputs, {}, lambda _: 1, inline=inline))
         self.coordinator.commit(self.coordinator.number, number, receipts)
         self.log.rows.clear()
 
@@ -78,9 +76,9 @@ class Load:
     def check(self) -> None:
         ledger: Ledger = self.coordinator.ledger
         for task, state in self.states.items():
-            at = ledger.standing(task)
+            at = ledger.head(task)
             load = partial(read_delta, self.storage, task)
-            engine = restore(MemoryEngines(), at.version, lambda chain=at.chain: chain, load).engine
+            engine = restore(MemoryEngineProvider(), at.version, lambda chain=at.chain: chain, load).engine
             assert dict(engine.scan(b"", None)) == state
 
 
@@ -91,10 +89,14 @@ def size_of(disk: DiskStorage) -> int:
 @pytest.mark.parametrize("inline", [0, 1 << 20])
 def test_2000_batches_stay_within_a_constant_factor_of_the_live_state(inline, tmp_path):
     disk = DiskStorage(tmp_path)
-    habits = CommitOptions(
-        overlap=0, background=False, keep=5, purge_every=10, wear=CompactionPolicy(outgrown=4096, oldest=30)
+    options = CommitOptions(
+        max_undelivered=0,
+        background=False,
+        keep=5,
+        purge_every=10,
+        compaction=CompactionPolicy(min_bytes=4096, max_age=30),
     )
-    load = Load(disk, habits, keys=300, value=80)
+    load = Load(disk, options, keys=300, value=80)
     sizes, files = [], []
     for number in range(BATCHES):
         load.batch(number, inline)
@@ -104,15 +106,19 @@ def test_2000_batches_stay_within_a_constant_factor_of_the_live_state(inline, tm
     load.check()
     load.coordinator.close()
     assert max(sizes[4:]) < 5, sizes
-    assert max(files) < 16 * TASKS + 50  # links, manifests, and what waits for the next purge
+    assert max(files) < 16 * TASKS + 50  # deltas, manifests, and what waits for the next purge
 
 
 def test_what_is_deleted_is_gone_from_the_checkpoint_too(tmp_path):
     disk = DiskStorage(tmp_path)
-    habits = CommitOptions(
-        overlap=0, background=False, keep=2, purge_every=5, wear=CompactionPolicy(links=4, outgrown=4096)
+    options = CommitOptions(
+        max_undelivered=0,
+        background=False,
+        keep=2,
+        purge_every=5,
+        compaction=CompactionPolicy(max_deltas=4, min_bytes=4096),
     )
-    load = Load(disk, habits, keys=200, value=4000)
+    load = Load(disk, options, keys=200, value=4000)
     for number in range(100):
         load.batch(number, 0)
     full = size_of(disk)
@@ -126,8 +132,8 @@ def test_what_is_deleted_is_gone_from_the_checkpoint_too(tmp_path):
 
 def test_what_crashes_leave_is_cleared_away(tmp_path):
     disk = DiskStorage(tmp_path)
-    habits = CommitOptions(overlap=0, background=False, keep=2, purge_every=5)
-    load = Load(disk, habits, keys=10, value=8)
+    options = CommitOptions(max_undelivered=0, background=False, keep=2, purge_every=5)
+    load = Load(disk, options, keys=10, value=8)
     for number in range(20):
         load.batch(number, 0)
     stray = [
@@ -151,7 +157,7 @@ def test_manifests_are_deleted_before_what_they_name(tmp_path, monkeypatch):
     for name in (f"deltas/0_0/{1:012}-x", f"manifests/{1:012}", f"manifests/{0:012}", f"snapshots/0_0/{1:012}-x"):
         disk.create(name, b"x")
     monkeypatch.setattr(disk, "delete", deleted.append)
-    assert purge(disk, {f"snapshots/0_0/{1:012}-x"}, 1, unobserved) == 3
+    assert purge_files(disk, {f"snapshots/0_0/{1:012}-x"}, 1, ignore_step) == 3
     assert deleted == [f"manifests/{0:012}", f"manifests/{1:012}", f"deltas/0_0/{1:012}-x"]
 
 
@@ -159,20 +165,20 @@ def test_upkeep_beside_the_batches_keeps_up(tmp_path):
     disk = DiskStorage(tmp_path)
     load = Load(
         disk,
-        CommitOptions(keep=3, purge_every=5, wear=CompactionPolicy(links=6, outgrown=1000, oldest=20)),
+        CommitOptions(keep=3, purge_every=5, compaction=CompactionPolicy(max_deltas=6, min_bytes=1000, max_age=20)),
         keys=100,
         value=40,
     )
     for number in range(400):
         load.batch(number, 0)
     load.coordinator.drain()
-    load.coordinator._upkeep._lane.drain()
+    load.coordinator._cleaner._executor.drain()
     load.check()
-    assert len(load.coordinator.ledger.standing(TaskId(0, 0)).chain) < 100
+    assert len(load.coordinator.ledger.head(TaskId(0, 0)).chain) < 100
     load.coordinator.close()
     again = Coordinator.open(
-        disk, load.log, "app", Fingerprint((), (), {}), habits=replace(CommitOptions(), background=False, keep=1),
-        world=CommitHooks(clock=ManualClock(), me=ME),
+        disk, load.log, "app", Fingerprint((), (), {}), options=replace(CommitOptions(), background=False, keep=1),
+        hooks=CommitHooks(clock=ManualClock(), process=ME),
     )  # fmt: skip
     assert len(disk.names()) < 60
     again.close()

@@ -6,37 +6,39 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headrace.checkpoint.delta_files import Link
-from headrace.checkpoint.files import FileRef, Piece, manifest_name, read_piece
-from headrace.checkpoint.fingerprint import Fingerprint, GroupShape, StoreShape
+from headrace.checkpoint.delta_files import DeltaRef
+from headrace.checkpoint.files import BlobRef, FileRef, manifest_name, read_blob
+from headrace.checkpoint.fingerprint import Fingerprint, StoreShape, SubtopologyShape
 from headrace.checkpoint.ledger import Ledger, read_ledger
 from headrace.checkpoint.manifest import (
-    Blobs,
     Carried,
     Manifest,
+    ManifestBlobs,
     Outbox,
     TaskChange,
     decode_manifest,
-    digest_in,
     encode_manifest,
+    manifest_digest,
 )
-from headrace.checkpoint.manifest_builder import ManifestBuilder, write_manifest
+from headrace.checkpoint.manifest_builder import ManifestBuilder
 from headrace.checkpoint.receipt import Receipt
 from headrace.checkpoint.storage import ObjectStorage
 from headrace.errors import CheckpointCorruptedError, CheckpointMismatchError
 from headrace.model.ids import TaskId, TopicPartition
 
-SHAPE = Fingerprint((GroupShape(0, ("in",), 2, (StoreShape("s", "KeyValueKind()", "STRING", "LONG", True),)),), (), {})
+SHAPE = Fingerprint(
+    (SubtopologyShape(0, ("in",), 2, (StoreShape("s", "KeyValueKind()", "STRING", "LONG", True),)),), (), {}
+)
 
 
 def example() -> tuple[Manifest, bytes]:
-    blobs = Blobs(7)
+    blobs = ManifestBlobs(7)
     delta, carried = blobs.add(b"a delta"), blobs.add(b"rows")
     manifest = Manifest(
         number=7, predecessor=b"p" * 16, since=7, checkpoint="c0", application="app", epoch=3, clock=1700, delivered=5,
-        tasks=(TaskChange(TaskId(0, 1), True, (Link(7, "x", 2, delta),), 1800),),
+        tasks=(TaskChange(TaskId(0, 1), True, (DeltaRef(7, "x", 2, delta),), 1800),),
         positions={"in": {0: 4, 1: 300}}, topics={"in": "id"},
-        outboxes=(Outbox(TaskId(0, 1), Piece("outboxes/0_1/000000000007-x", 0, 9, b"d" * 16)),),
+        outboxes=(Outbox(TaskId(0, 1), BlobRef("outboxes/0_1/000000000007-x", 0, 9, b"d" * 16)),),
         carried=(Carried(TaskId(1, 0), TaskId(0, 1), carried),), dropped={"late": 2}, fingerprint=SHAPE,
     )  # fmt: skip
     return manifest, encode_manifest(manifest, blobs)
@@ -44,7 +46,7 @@ def example() -> tuple[Manifest, bytes]:
 
 def test_a_manifest_survives_being_bytes():
     manifest, raw = example()
-    assert decode_manifest(raw, "x") == (manifest, digest_in(raw))
+    assert decode_manifest(raw, "x") == (manifest, manifest_digest(raw))
 
 
 def test_the_bytes_of_a_manifest_do_not_change():
@@ -59,26 +61,26 @@ def test_what_lies_in_a_manifest_can_be_read_by_its_piece():
     manifest, raw = example()
     storage = ObjectStorage.at("memory:///", {})
     storage.create(manifest_name(7), raw)
-    assert read_piece(storage, manifest.tasks[0].links[0].piece, "x") == b"a delta"
-    assert read_piece(storage, manifest.carried[0].piece, "x") == b"rows"
+    assert read_blob(storage, manifest.tasks[0].deltas[0].blob, "x") == b"a delta"
+    assert read_blob(storage, manifest.carried[0].blob, "x") == b"rows"
 
 
-def read_all(storage, pieces) -> None:
+def read_all(storage, blobs) -> None:
     decode_manifest(storage.read(manifest_name(7)), manifest_name(7))
-    for piece in pieces:
-        read_piece(storage, piece, "a delta")
+    for blob in blobs:
+        read_blob(storage, blob, "a delta")
 
 
 def test_a_flipped_bit_is_found_wherever_it_is():
     manifest, raw = example()
-    pieces = [manifest.tasks[0].links[0].piece, manifest.carried[0].piece]
+    blobs = [manifest.tasks[0].deltas[0].blob, manifest.carried[0].blob]
     for place in range(len(raw)):
         damaged = bytearray(raw)
         damaged[place] ^= 4
         storage = ObjectStorage.at("memory:///", {})
         storage.create(manifest_name(7), bytes(damaged))
         with pytest.raises(CheckpointCorruptedError, match="manifests/000000000007"):
-            read_all(storage, pieces)
+            read_all(storage, blobs)
 
 
 def test_a_manifest_that_is_cut_off_or_too_long_is_found():
@@ -106,27 +108,27 @@ receipts = st.builds(
     dropped=st.dictionaries(st.sampled_from(["late", "null"]), st.integers(1, 9)), due=st.none() | st.integers(0, 9),
 )  # fmt: skip
 batches = st.lists(st.lists(receipts, max_size=3, unique_by=lambda receipt: receipt.task), min_size=1, max_size=8)
-DRAFT = ManifestBuilder(checkpoint="c", application="app", epoch=1)
+BUILDER = ManifestBuilder(checkpoint="c", application="app", epoch=1)
 
 
-def written(batches, storage, always_all) -> Ledger:
+def written(batches, storage, full_up_to) -> Ledger:
     """The ledger of somebody who writes one manifest after the other."""
     ledger = Ledger()
     for number, batch in enumerate(batches):
-        draft = replace(DRAFT, clock=number, receipts=[replace(receipt, number=number) for receipt in batch])
-        manifest, data = write_manifest(ledger, draft, always_all=always_all)
+        builder = replace(BUILDER, clock=number, receipts=[replace(receipt, number=number) for receipt in batch])
+        manifest, data = builder.build(ledger, full_up_to=full_up_to)
         assert storage.create(manifest_name(number), data)
-        ledger.apply(manifest, digest_in(data))
+        ledger.apply(manifest, manifest_digest(data))
     return ledger
 
 
 def said(ledger: Ledger) -> dict:
     """All that matters of a ledger; where its blobs lie may differ, what they are may not."""
     tasks = {
-        task: ([(link.version, link.entries, link.piece.digest) for link in at.chain], at.due)
+        task: ([(delta.version, delta.entries, delta.blob.digest) for delta in at.chain], at.due)
         for task, at in ledger.tasks.items()
     }
-    carried = [(rows.target, rows.origin, rows.piece.digest) for rows in ledger.carried]
+    carried = [(rows.target, rows.origin, rows.blob.digest) for rows in ledger.carried]
     return {"tasks": tasks, "carried": carried, "positions": ledger.positions, "dropped": dict(ledger.dropped)}
 
 
@@ -188,19 +190,19 @@ def test_files_are_needed_as_long_as_a_kept_manifest_names_them():
         file = FileRef(f"deltas/0_0/{number:012}-x", 1, b"d" * 16)
         outbox = FileRef(f"outboxes/0_0/{number:012}-x", 1, b"d" * 16)
         receipt = replace(run_of(0, number), delta=file, outbox=outbox, whole=number == 4)
-        manifest, data = write_manifest(ledger, replace(DRAFT, receipts=[receipt]), always_all=1000)
+        manifest, data = replace(BUILDER, receipts=[receipt]).build(ledger, full_up_to=1000)
         storage.create(manifest_name(number), data)
-        ledger.apply(manifest, digest_in(data))
-        ledger.delivered(number - 2)
+        ledger.apply(manifest, manifest_digest(data))
+        ledger.forget_outboxes(number - 2)
     deltas = [f"deltas/0_0/{number:012}-x" for number in range(6)]
     outboxes = [f"outboxes/0_0/{number:012}-x" for number in range(6)]
     manifests = [manifest_name(number) for number in range(6)]
     #  0 1 2 3 [4 5      whole at 4: those before are named by manifests up to 3; delivered up to 3
-    assert ledger.needed(1) == {*manifests[4:], *deltas[4:], *outboxes[4:]}
-    assert ledger.needed(2) == {*manifests[4:], *deltas[4:], *outboxes[4:]}
+    assert ledger.needed_files(1) == {*manifests[4:], *deltas[4:], *outboxes[4:]}
+    assert ledger.needed_files(2) == {*manifests[4:], *deltas[4:], *outboxes[4:]}
     again = read_ledger(storage, 5, 3)
-    again.delivered(3)
-    assert again.needed(3) == {*manifests[3:], *deltas, *outboxes[3:]}
+    again.forget_outboxes(3)
+    assert again.needed_files(3) == {*manifests[3:], *deltas, *outboxes[3:]}
 
 
 GOLDEN = (

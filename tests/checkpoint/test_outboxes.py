@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headrace.checkpoint.outbox import decode_outbox, decode_rows, encode_outbox, encode_rows, items_of
+from headrace.checkpoint.outbox import decode_outbox, decode_rows, encode_outbox, encode_rows, merge_outboxes
 from headrace.errors import CheckpointCorruptedError
 from headrace.log.chunk_format import unpack
 from headrace.log.protocol import Records
@@ -27,7 +27,7 @@ def records(given) -> list[tuple]:
 def written(*outboxes, count=3, home=0) -> dict:
     """What the log would be given, by partition."""
     found = {}
-    for at, some in items_of([(home, decode_outbox(outbox)) for outbox in outboxes], lambda _: count):
+    for at, some in merge_outboxes([(home, decode_outbox(outbox)) for outbox in outboxes], lambda _: count):
         found.setdefault(at, []).extend(records(some))
     return found
 
@@ -98,7 +98,7 @@ def test_bytes_of_earlier_versions_can_be_read():
 
 
 def test_something_else_is_refused():
-    with pytest.raises(CheckpointCorruptedError, match="outboxes/x is none"):
+    with pytest.raises(CheckpointCorruptedError, match="outboxes/x is not an outbox"):
         decode_outbox(b"HRO9", "outboxes/x")
     with pytest.raises(CheckpointCorruptedError, match="begin with b'HRO1'"):
         decode_rows(encode_outbox([], lambda _: 1))

@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from headrace.checkpoint import Attempt, Yield, decode_receipt, encode_receipt, hand_back, new_attempt
-from headrace.checkpoint.files import FileRef, Piece, read_piece
+from headrace.checkpoint import complete_receipt, decode_receipt, encode_receipt, new_attempt
+from headrace.checkpoint.files import BlobRef, FileRef, read_blob
 from headrace.checkpoint.receipt import Receipt, check_receipts
 from headrace.checkpoint.storage import ObjectStorage
 from headrace.errors import StageRerunError, StorageError, StreamsError
@@ -87,23 +87,24 @@ def test_a_task_starts_from_where_it_stands():
         check_receipts(started, 7, {A: Version(6, "y")})
 
 
-# ------------------------------------------------------------------------------------------------------- handing back
+# --------------------------------------------------------------------------------------------------------- completing
 DELTA = Delta(Version(7, "x1"), ((b"key", b"value"),))
-GIVEN = Yield(
-    delta=DELTA,
-    outputs=[("out", 0, b"k", b"v", 5, (), None)],
-    carried={C: [("t", 0, 1, b"k", b"v", 5, (), (5,))], B: []},
-)
+OUTPUTS = [("out", 0, b"k", b"v", 5, (), None)]
+CARRIED = {C: [("t", 0, 1, b"k", b"v", 5, (), (5,))], B: []}
+
+
+def completed(storage, inline: int, delta: Delta = DELTA) -> Receipt:
+    started = receipt(A, "x1", level=1)
+    return complete_receipt(storage, started, delta, OUTPUTS, CARRIED, lambda _: 1, inline=inline)
 
 
 def test_what_is_small_travels_in_the_receipt_and_what_is_not_in_files():
     storage = ObjectStorage.at("memory:///", {})
-    attempt = Attempt(A, 1, 7, "x1", None)
-    inline = hand_back(storage, attempt, GIVEN, lambda _: 1, inline=1 << 20)
+    inline = completed(storage, inline=1 << 20)
     assert storage.names() == []
     assert isinstance(inline.delta, bytes)
     assert decode_delta(inline.delta) == DELTA
-    files = hand_back(storage, attempt, GIVEN, lambda _: 1, inline=0)
+    files = completed(storage, inline=0)
     assert storage.names() == [
         "carried/0_0/000000000007-x1-1_0", "deltas/0_0/000000000007-x1", "outboxes/0_0/000000000007-x1",
     ]  # fmt: skip
@@ -112,26 +113,24 @@ def test_what_is_small_travels_in_the_receipt_and_what_is_not_in_files():
         [files.delta, files.outbox, files.carried[C]], [inline.delta, inline.outbox, inline.carried[C]], strict=True
     ):
         assert isinstance(blob, FileRef)
-        assert read_piece(storage, Piece(blob.name, 0, blob.size, blob.digest), "x") == expected
+        assert read_blob(storage, BlobRef(blob.name, 0, blob.size, blob.digest), "x") == expected
     assert (files.version, files.entries, files.base) == (DELTA.version, 1, None)
 
 
 def test_the_room_in_a_receipt_is_shared():
     storage = ObjectStorage.at("memory:///", {})
-    attempt = Attempt(A, 1, 7, "x1", None)
-    room = len(hand_back(storage, attempt, GIVEN, lambda _: 1, inline=1 << 20).delta) + 10
-    found = hand_back(storage, attempt, GIVEN, lambda _: 1, inline=room)
+    room = len(completed(storage, inline=1 << 20).delta) + 10
+    found = completed(storage, inline=room)
     assert isinstance(found.delta, bytes)
     assert isinstance(found.outbox, FileRef)
 
 
 def test_a_second_attempt_with_the_same_id_is_refused():
     storage = ObjectStorage.at("memory:///", {})
-    attempt = Attempt(A, 1, 7, "x1", None)
-    hand_back(storage, attempt, GIVEN, lambda _: 1, inline=0)
-    hand_back(storage, attempt, GIVEN, lambda _: 1, inline=0)  # the same again does no harm
+    completed(storage, inline=0)
+    completed(storage, inline=0)  # the same again does no harm
     with pytest.raises(StorageError, match="two attempts have the same id"):
-        hand_back(storage, attempt, replace(GIVEN, delta=replace(DELTA, changes=())), lambda _: 1, inline=0)
+        completed(storage, inline=0, delta=replace(DELTA, changes=()))
 
 
 GOLDEN = (

@@ -9,11 +9,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headrace.checkpoint.compaction import Merge, merge_deltas
-from headrace.checkpoint.delta_files import Chain, Link, read_delta
-from headrace.checkpoint.files import Piece, digest_of
-from headrace.checkpoint.restore import CAUGHT_UP, READY, RESTORED, UNDONE, LmdbEngines, MemoryEngines, restore
-from headrace.checkpoint.steps import unobserved
+from headrace.checkpoint.compaction import MergeJob, merge_deltas
+from headrace.checkpoint.delta_files import DeltaChain, DeltaRef, read_delta
+from headrace.checkpoint.files import BlobRef, digest_of
+from headrace.checkpoint.restore import (
+    CAUGHT_UP,
+    READY,
+    RESTORED,
+    UNDONE,
+    LmdbEngineProvider,
+    MemoryEngineProvider,
+    restore,
+)
+from headrace.checkpoint.steps import ignore_step
 from headrace.checkpoint.storage import ObjectStorage
 from headrace.errors import CheckpointCorruptedError, InvalidStateStoreError
 from headrace.model.ids import TaskId
@@ -37,14 +45,14 @@ class History:
         delta = Delta(Version(number, f"won {number}"), tuple(sorted(changes.items())))
         data, name = encode_delta(delta), f"deltas/0_1/{number:012}-won"
         self.storage.create(name, data)
-        link = Link(*delta.version, len(delta.changes), Piece(name, 0, len(data), digest_of(data)))
-        self.chain: Chain = (*self.chain, link)
+        delta_ref = DeltaRef(*delta.version, len(delta.changes), BlobRef(name, 0, len(data), digest_of(data)))
+        self.chain: DeltaChain = (*self.chain, delta_ref)
         after = self.states[-1] | changes
         self.states.append({key: value for key, value in after.items() if value is not None})
 
     def merge(self, start: int, end: int) -> None:
-        job = Merge(TASK, self.chain[start:end], start == 0, f"snapshots/0_1/{end:012}-{len(self.storage.names())}")
-        self.chain = (*self.chain[:start], merge_deltas(self.storage, job, unobserved), *self.chain[end:])
+        job = MergeJob(TASK, self.chain[start:end], start == 0, f"snapshots/0_1/{end:012}-{len(self.storage.names())}")
+        self.chain = (*self.chain[:start], merge_deltas(self.storage, job, ignore_step), *self.chain[end:])
 
     def restore(self, home, upto: int | None = None, load=None):
         chain = self.chain[: len(self.chain) if upto is None else upto]
@@ -59,9 +67,9 @@ class History:
 @pytest.fixture(params=["memory", "disk"])
 def home(request, tmp_path):
     if request.param == "memory":
-        yield MemoryEngines()
+        yield MemoryEngineProvider()
     else:
-        home = LmdbEngines(tmp_path / "0_1", CHECKPOINT, TASK, map_size=1 << 20, boot="now")
+        home = LmdbEngineProvider(tmp_path / "0_1", CHECKPOINT, TASK, map_size=1 << 20, boot="now")
         yield home
         home.close()
 
@@ -135,7 +143,7 @@ def test_a_version_that_was_merged_away_cannot_be_gone_on_from(home):
     assert history.restore(home) == (RESTORED, 3)
     again = History(6)
     again.merge(0, 6)
-    assert again.restore(MemoryEngines()) == (CAUGHT_UP, 1)
+    assert again.restore(MemoryEngineProvider()) == (CAUGHT_UP, 1)
 
 
 def test_merged_deltas_lead_to_the_same_state(home):
@@ -157,8 +165,8 @@ def directory(tmp_path):
     return tmp_path / "0_1"
 
 
-def at(directory, checkpoint=CHECKPOINT, task=TASK, boot="now") -> LmdbEngines:
-    return LmdbEngines(directory, checkpoint, task, map_size=1 << 20, boot=boot)
+def at(directory, checkpoint=CHECKPOINT, task=TASK, boot="now") -> LmdbEngineProvider:
+    return LmdbEngineProvider(directory, checkpoint, task, map_size=1 << 20, boot=boot)
 
 
 def after_restart(history, directory, **changes):
@@ -241,7 +249,7 @@ def test_after_a_crash_of_the_machine_nothing_on_its_disk_is_trusted(directory):
 
 def test_a_directory_that_cannot_be_made_is_named(tmp_path):
     (tmp_path / "file").write_text("")
-    with pytest.raises(InvalidStateStoreError, match=r"file/0_1 cannot be made anew"):
+    with pytest.raises(InvalidStateStoreError, match=r"file/0_1 cannot be created"):
         History(1).restore(at(tmp_path / "file" / "0_1"))
 
 
@@ -249,7 +257,7 @@ def test_a_directory_that_cannot_be_made_is_named(tmp_path):
 @pytest.mark.parametrize("damage", ["flip", "cut off", "empty", "gone", "another"])
 def test_a_damaged_delta_is_named_and_not_applied(home, damage):
     history = History(4)
-    name = history.chain[2].piece.name
+    name = history.chain[2].blob.name
     raw = history.storage.read(name)
     history.storage.delete(name)
     match damage:
@@ -260,7 +268,7 @@ def test_a_damaged_delta_is_named_and_not_applied(home, damage):
         case "empty":
             history.storage.create(name, b"")
         case "another":
-            history.storage.create(name, history.storage.read(history.chain[1].piece.name))
+            history.storage.create(name, history.storage.read(history.chain[1].blob.name))
     with pytest.raises(CheckpointCorruptedError, match=f"task 0_1 at version 2 cannot be read from {name}") as caught:
         history.restore(home)
     assert caught.value.file == name
@@ -268,10 +276,10 @@ def test_a_damaged_delta_is_named_and_not_applied(home, damage):
 
 def test_a_delta_of_another_version_is_not_applied():
     history = History(4)
-    wrong = history.chain[2]._replace(piece=history.chain[1].piece)
+    wrong = history.chain[2]._replace(blob=history.chain[1].blob)
     history.chain = (*history.chain[:2], wrong, history.chain[3])
     with pytest.raises(CheckpointCorruptedError, match=r"has version .*won 1.* of task 0_1, not .*won 2"):
-        history.restore(MemoryEngines())
+        history.restore(MemoryEngineProvider())
 
 
 # --------------------------------------------------------------------------------------------------- whatever happened
@@ -292,17 +300,17 @@ actions = st.lists(
 def test_wherever_an_engine_is_it_gets_to_the_right_state(actions, merges, kind):
     history = History(6)
     with tempfile.TemporaryDirectory() as place:
-        home = MemoryEngines() if kind == "memory" else at(Path(place, "0_1"))
+        home = MemoryEngineProvider() if kind == "memory" else at(Path(place, "0_1"))
         for action, number in actions:
             if action == "restore":
                 history.restore(home, number)
             elif action == "lose" and (home.open().version or Version(-1, "")).number < number:
                 lose(home, number)
-            elif action == "reopen" and isinstance(home, LmdbEngines):
+            elif action == "reopen" and isinstance(home, LmdbEngineProvider):
                 home.close()
         for start, end in merges:
             if start < end <= len(history.chain):
                 history.merge(start, end)
         history.restore(home)
-        if isinstance(home, LmdbEngines):
+        if isinstance(home, LmdbEngineProvider):
             home.close()

@@ -128,10 +128,10 @@ def test_a_directory_that_vanished_is_not_made_anew(tmp_path):
     disk.create("a/1", b"x")
     (tmp_path / "checkpoint").rename(tmp_path / "elsewhere")
     for call in (lambda: disk.create("a/2", b"y"), lambda: disk.read("a/1"), disk.names):
-        with pytest.raises(StorageError, match="has vanished"):
+        with pytest.raises(StorageError, match="was deleted or replaced"):
             call()
     (tmp_path / "checkpoint").mkdir()  # an empty one is not the same
-    with pytest.raises(StorageError, match="has vanished, or is another one"):
+    with pytest.raises(StorageError, match="was deleted or replaced while it was in use"):
         disk.create("a/2", b"y")
 
 

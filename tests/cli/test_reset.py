@@ -8,7 +8,7 @@ from functools import partial
 import pytest
 
 from headrace.checkpoint import Fingerprint, open_storage
-from headrace.checkpoint.fingerprint import GroupShape
+from headrace.checkpoint.fingerprint import SubtopologyShape
 from headrace.checkpoint.ledger import Ledger, manifest_numbers
 from headrace.checkpoint.ownership import Ownership, this_process
 from headrace.checkpoint.steps import DELIVERY
@@ -162,7 +162,7 @@ def test_intermediate_topics_are_skipped(reset, ground, log):
 
 def test_topics_of_global_tables_are_those_that_no_sub_topology_reads():
     ledger = Ledger()
-    ledger.fingerprint = Fingerprint((GroupShape(0, ("lines", "a.*"), 1, ()),), (), {})
+    ledger.fingerprint = Fingerprint((SubtopologyShape(0, ("lines", "a.*"), 1, ()),), (), {})
     ledger.topics = {"lines": "1", "abc": "2", "rules": "3"}
     assert find_global_topics(ledger) == {"rules"}
 
@@ -188,14 +188,14 @@ def test_internal_topics_of_the_application_are_deleted_and_no_others(reset, gro
 # --------------------------------------------------------------------------------------------------------- refusals
 def test_an_application_that_runs_is_refused_unless_forced(reset, ground, address, tmp_path):
     played(ground)
-    owner = Ownership.claim(ground.storage, SystemClock(), me=this_process(), lease=60_000, above=2)
+    owner = Ownership.claim(ground.storage, SystemClock(), process=this_process(), lease_ms=60_000, last_epoch=2)
     for more in ((), ("--dry-run",)):
         refused = reset("--input-topics", "lines", *more)
         assert (refused.code, refused.out) == (1, "")
         assert "another instance runs on the directory" in refused.err
     assert reset("--input-topics", "lines", "--force").code == 0
     with pytest.raises(FencedError):
-        owner._beat(0)
+        owner._renew(0)
 
 
 @pytest.mark.parametrize(

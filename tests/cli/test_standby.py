@@ -8,7 +8,7 @@ from contextlib import nullcontext
 import pytest
 
 from headrace import Application
-from headrace.checkpoint.ownership import Holder, Ownership
+from headrace.checkpoint.ownership import LeaseHolder, Ownership
 from headrace.checkpoint.storage import ObjectStorage
 from headrace.cli.standby import run_standby
 from headrace.errors import AlreadyRunningError
@@ -17,11 +17,11 @@ from headrace.query import Follower
 from headrace.query.standby import OwnerCheck, wait_for_takeover
 from tests.query.programs import every_kind, finished
 
-ONE, OTHER = Holder("here", "machine", 1, "10"), Holder("here", "machine", 2, "20")
+ONE, OTHER = LeaseHolder("here", "machine", 1, "10"), LeaseHolder("here", "machine", 2, "20")
 
 
 def running(storage, clock):
-    return Ownership.claim(storage, clock, me=ONE, lease=3000, gone=lambda holder, me: False)
+    return Ownership.claim(storage, clock, process=ONE, lease_ms=3000, has_exited=lambda holder, observer: False)
 
 
 @pytest.fixture
@@ -44,7 +44,7 @@ def test_it_is_held_until_the_lease_after_the_last_sign_of_life_is_over(storage)
     check = OwnerCheck(clock=clock, this_process=OTHER, process_gone=lambda holder, me: False)
     owner = running(storage, clock)
     clock.advance(2000)
-    owner.beat()
+    owner.renew()
     clock.advance(2999)
     assert check.is_owned(storage)
     with pytest.raises(AlreadyRunningError):

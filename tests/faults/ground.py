@@ -18,7 +18,7 @@ from typing import Any, Protocol
 
 import msgspec
 
-from headrace.checkpoint import MemoryEngines, open_storage, read_ledger, restore
+from headrace.checkpoint import MemoryEngineProvider, open_storage, read_ledger, restore
 from headrace.checkpoint.delta_files import read_delta
 from headrace.checkpoint.ledger import manifest_numbers
 from headrace.log.embedded.file_log import FileLog
@@ -104,9 +104,9 @@ class Ground:
         storage = open_storage(self.scene.checkpoint or self.folder / "checkpoint")
         ledger = read_ledger(storage, manifest_numbers(storage)[-1])
         found: dict[TaskId, list[tuple[bytes, bytes]]] = {}
-        for task, standing in sorted(ledger.tasks.items()):
+        for task, head in sorted(ledger.tasks.items()):
             load = partial(read_delta, storage, task)
-            engine = restore(MemoryEngines(), standing.version, lambda chain=standing.chain: chain, load).engine
+            engine = restore(MemoryEngineProvider(), head.version, lambda chain=head.chain: chain, load).engine
             found[task] = list(engine.scan(b"", None))
         return found
 

@@ -60,7 +60,11 @@ def test_neither_files_nor_work_grow_with_the_number_of_batches(inline, tmp_path
     storage = Counted(open_storage(tmp_path / "checkpoint"))
     ground = Ground(log=log, storage=storage, state=tmp_path / "state")
     cluster = Cluster(
-        ground, Program(count_words, {}), limit=1, inline=inline, habits=CommitOptions(background=False, overlap=0)
+        ground,
+        Program(count_words, {}),
+        limit=1,
+        inline=inline,
+        options=CommitOptions(background=False, max_undelivered=0),
     )
     work, sizes, live = list[Counter[str]](), list[tuple[int, int]](), list[int]()
     for _ in range(BATCHES // PART):

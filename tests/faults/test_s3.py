@@ -13,7 +13,7 @@ import pytest
 
 from headrace.checkpoint import Fingerprint, open_storage
 from headrace.checkpoint.coordinator import CommitHooks, Coordinator
-from headrace.checkpoint.ownership import Holder, Ownership
+from headrace.checkpoint.ownership import LeaseHolder, Ownership
 from headrace.checkpoint.steps import BATCH, DELIVERY, DELTA_WRITTEN, MANIFEST
 from headrace.errors import AlreadyRunningError, FencedError, StorageError
 from headrace.model.clock import ManualClock, SystemClock
@@ -101,7 +101,11 @@ def test_of_many_instances_that_start_at_once_one_runs(server):
         storage = open_storage(place)
         barrier.wait()
         try:
-            began.append(Ownership.claim(storage, SystemClock(), me=Holder("h", "m", number, "t"), lease=9_000).epoch)
+            began.append(
+                Ownership.claim(
+                    storage, SystemClock(), process=LeaseHolder("h", "m", number, "t"), lease_ms=9_000
+                ).epoch
+            )
         except AlreadyRunningError as error:
             refused.append(error)
 
@@ -118,8 +122,10 @@ def test_of_two_owners_that_commit_the_same_batch_one_is_fenced(server):
     place, clock, log = place_on(server), ManualClock(), MemoryLog()
 
     def opened(number: int) -> Coordinator:
-        world = CommitHooks(clock=clock, me=Holder("h", "m", number, "t"), gone=lambda holder, me: False)
-        return Coordinator.open(open_storage(place), log, "app", Fingerprint((), (), {}), world=world)
+        hooks = CommitHooks(
+            clock=clock, process=LeaseHolder("h", "m", number, "t"), has_exited=lambda holder, observer: False
+        )
+        return Coordinator.open(open_storage(place), log, "app", Fingerprint((), (), {}), hooks=hooks)
 
     first = opened(1)
     first.commit(1, 0, [])

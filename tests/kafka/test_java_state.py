@@ -14,7 +14,7 @@ import pytest
 
 from headrace import JoinWindows, Materialized, SessionWindows, StreamsBuilder, TimeWindows, Topology, serde
 from headrace.app import Application
-from headrace.checkpoint.steps import MANIFEST, unobserved
+from headrace.checkpoint.steps import MANIFEST, ignore_step
 from headrace.cli.main import exit_code
 from headrace.clients.admin import Admin
 from headrace.errors import AlreadyRunningError, StreamsError
@@ -179,7 +179,7 @@ def run_headrace(address: str, topology: Topology, room: str, folder: Path, *, f
     with Admin(address) as admin:
         if f"{room}-delivered" in admin.topics():
             admin.delete_topic(f"{room}-delivered")
-    at_step = Fails(f"before {MANIFEST}", folder / "failed") if fails else unobserved
+    at_step = Fails(f"before {MANIFEST}", folder / "failed") if fails else ignore_step
     app = application(address, room, topology, folder, at_step=at_step)
     if fails:
         with pytest.raises(StreamsError, match="as it was asked to"):

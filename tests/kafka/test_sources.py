@@ -110,7 +110,7 @@ def test_a_topic_that_is_deleted_and_made_anew_stops_an_application_that_runs(pl
         with Admin(place.log) as admin:
             admin.delete_topic(source(place).topic)
             admin.create_topic(source(place).topic)
-        with pytest.raises(StreamsError, match=f"the topic {source(place).topic} was deleted and made anew"):
+        with pytest.raises(StreamsError, match=f"the topic {source(place).topic} was deleted and created again"):
             wait_for(app, lambda: False)
 
 

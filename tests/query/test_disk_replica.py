@@ -4,7 +4,7 @@ import shutil
 
 import pytest
 
-from headrace.checkpoint.restore import LmdbEngines
+from headrace.checkpoint.restore import LmdbEngineProvider
 from headrace.checkpoint.storage import ObjectStorage
 from headrace.errors import ConfigError
 from headrace.query import Follower
@@ -30,7 +30,7 @@ class Watched(ObjectStorage):
 def cluster():
     storage = Watched.at("memory:///", {})
     storage.read_parts = []
-    return started(rows=ROWS * 2, limit=2, storage=storage, habits=eager(keep=100, purge_every=1000))
+    return started(rows=ROWS * 2, limit=2, storage=storage, options=eager(keep=100, purge_every=1000))
 
 
 def following(cluster, place, boot="now"):
@@ -92,7 +92,7 @@ def of_other_tasks(place):
 def of_an_attempt_that_did_not_win(place):
     for folder in place.glob("*_*"):
         checkpoint, _, task = (folder / "task").read_text().strip().rpartition(" ")
-        home = LmdbEngines(folder, checkpoint, task, boot="now", map_size=1 << 24)  # type: ignore[arg-type]
+        home = LmdbEngineProvider(folder, checkpoint, task, boot="now", map_size=1 << 24)  # type: ignore[arg-type]
         engine = home.open()
         for number in (100_000, 100_001):
             engine.commit([(b"nothing", b"that was ever committed")], Version(number, "lost"))

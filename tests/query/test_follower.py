@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 
 from headrace import Application
-from headrace.checkpoint.delta_files import CompactionPolicy
+from headrace.checkpoint.compaction import CompactionPolicy
 from headrace.checkpoint.storage import ObjectStorage
 from headrace.errors import CheckpointCorruptedError, CheckpointMismatchError
 from headrace.model.clock import ManualClock
@@ -66,14 +66,16 @@ def test_a_copy_that_goes_on_batch_by_batch_equals_one_made_from_nothing(follow)
 
 @pytest.mark.parametrize("seldom", [2, 7, 11])
 def test_a_copy_that_is_refreshed_seldom_catches_up_though_deltas_were_merged_and_files_deleted(follow, seldom):
-    cluster = started(rows=ROWS * 4, limit=1, habits=eager(wear=CompactionPolicy(links=2, outgrown=10, oldest=2)))
+    cluster = started(
+        rows=ROWS * 4, limit=1, options=eager(compaction=CompactionPolicy(max_deltas=2, min_bytes=10, max_age=2))
+    )
     follower = follow(cluster.storage)
     while cluster.run(seldom) == seldom:
         assert held(follower) == whole_state(cluster)
 
 
 def test_manifests_that_do_not_say_all_are_added_up(follow):
-    cluster = started(rows=ROWS * 2, limit=1, habits=eager(always_all=0))
+    cluster = started(rows=ROWS * 2, limit=1, options=eager(full_up_to=0))
     follower = follow(cluster.storage)
     while cluster.run(3) == 3:
         assert held(follower) == whole_state(cluster)
@@ -116,7 +118,7 @@ def test_what_is_held_does_not_change_when_the_copy_goes_on(follow):
 
 
 def test_the_last_batches_can_be_asked_for_by_number_from_memory_or_from_the_checkpoint(follow):
-    cluster = started(limit=1, habits=eager(keep=10))
+    cluster = started(limit=1, options=eager(keep=10))
     follower = follow(cluster.storage)
     seen = {}
     while cluster.run_batch():
@@ -179,7 +181,7 @@ def test_another_topology_than_the_checkpoints_is_refused(follow):
 
 
 def test_damage_is_told_and_the_copy_stays_as_it_was(follow):
-    cluster = started(ONE, limit=1, habits=eager(keep=100, purge_every=1000))
+    cluster = started(ONE, limit=1, options=eager(keep=100, purge_every=1000))
     cluster.run(4)
     clock = ManualClock(5_000)
     follower = follow(cluster.storage, clock=clock)

@@ -3,7 +3,7 @@
 import pytest
 
 from headrace import StreamsBuilder, ValueAndTimestamp, VersionedRecord, Window, Windowed, serde
-from headrace.checkpoint.fingerprint import StoreShape, fingerprint_of
+from headrace.checkpoint.fingerprint import StoreShape, compute_fingerprint
 from headrace.config import Config
 from headrace.model.windows import UnlimitedWindows
 from headrace.plan.subtopologies import plan
@@ -152,7 +152,7 @@ def test_a_global_store_is_asked_as_any_other():
     builder.stream("lines", key=serde.STRING, value=serde.STRING).to("out")
     graph = builder.build().graph()
     planned = plan(graph)
-    fingerprint = fingerprint_of(graph, planned, CONFIG, tasks=dict.fromkeys(planned.stages, 1), partitions={})
+    fingerprint = compute_fingerprint(graph, planned, CONFIG, tasks=dict.fromkeys(planned.stages, 1), partitions={})
     for catalog in (catalog_from_checkpoint(fingerprint), catalog_from_topology(graph, CONFIG, fingerprint)):
         store = catalog.describe("all-names")
         assert store.is_global

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from headrace import StreamsBuilder, serde
-from headrace.checkpoint.receipt import Attempt, Receipt
+from headrace.checkpoint.receipt import Receipt
 from headrace.log.protocol import Chunk, Records
 from headrace.model.ids import TaskId, TopicPartition
 from headrace.model.record import Sample
@@ -29,7 +29,9 @@ def chunks(*sizes, first=0, step=1):
 
 
 def told(notes, clock, positions, outputs) -> wire_format.Tally:
-    found = wire_format.decode(notes.tally(Attempt(TASK, 0, 7, "a", None), clock, positions, outputs))
+    found = wire_format.decode(
+        notes.tally(Receipt(task=TASK, level=0, number=7, attempt="a", base=None), clock, positions, outputs)
+    )
     assert isinstance(found, wire_format.Tally)
     return found
 

@@ -1,29 +1,32 @@
-"""Exactly once, without Spark: checkpoints, and the steps that lead from one batch to the next."""
+"""Exactly-once checkpoints, independent of Spark: what is committed, how it is stored, delivered and restored.
+
+    tasks run → Receipt → Coordinator.commit → Manifest N created: the batch is committed → Delivery → log
+
+Start with `coordinator` (the protocol), `files` (what a checkpoint has in it) and `ledger` (what it means).
+"""
 
 from headrace.checkpoint.coordinator import CommitHooks, CommitOptions, Coordinator
-from headrace.checkpoint.fingerprint import Fingerprint, fingerprint_of
+from headrace.checkpoint.fingerprint import Fingerprint, compute_fingerprint
 from headrace.checkpoint.ledger import Ledger, read_ledger
-from headrace.checkpoint.receipt import Attempt, Receipt, Yield, decode_receipt, encode_receipt, hand_back, new_attempt
-from headrace.checkpoint.restore import LmdbEngines, MemoryEngines, Restored, restore
+from headrace.checkpoint.receipt import Receipt, complete_receipt, decode_receipt, encode_receipt, new_attempt
+from headrace.checkpoint.restore import LmdbEngineProvider, MemoryEngineProvider, Restored, restore
 from headrace.checkpoint.storage import Storage, open_storage
 
 __all__ = [
-    "Attempt",
     "CommitHooks",
     "CommitOptions",
     "Coordinator",
     "Fingerprint",
     "Ledger",
-    "LmdbEngines",
-    "MemoryEngines",
+    "LmdbEngineProvider",
+    "MemoryEngineProvider",
     "Receipt",
     "Restored",
     "Storage",
-    "Yield",
+    "complete_receipt",
+    "compute_fingerprint",
     "decode_receipt",
     "encode_receipt",
-    "fingerprint_of",
-    "hand_back",
     "new_attempt",
     "open_storage",
     "read_ledger",

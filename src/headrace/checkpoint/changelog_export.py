@@ -1,9 +1,9 @@
-"""The topics in which Kafka Streams keeps copies of its stores: their names, their settings, and what is in them.
+"""Changelog topics of Kafka Streams: their names and settings, reading them, and exporting stores to them.
 
-The state of an application, written to the topics where Kafka Streams looks for it: a Java application goes on.
-
-Only what a topic lacks is written, and what is gone is deleted there. So it may be done again, also after a failure in
-the middle, and a Java application that still has a copy of its own on disk learns what has changed since.
+`ChangelogExporter` writes the state of an application to the topics where Kafka Streams looks for it, so that a Java
+application can continue. (`spark.changelogs` is the way back.) It writes only what a topic lacks, and deletes from the
+topic what is not in the store. So it can be repeated, also after a failure, and a Java application that still has its
+own copy on disk gets exactly the changes.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from typing import NamedTuple
 
 from headrace.checkpoint import recovery
 from headrace.checkpoint.delta_files import read_delta
-from headrace.checkpoint.fingerprint import Fingerprint, fingerprint_of
+from headrace.checkpoint.fingerprint import Fingerprint, compute_fingerprint
 from headrace.checkpoint.ledger import Ledger
 from headrace.checkpoint.ownership import Ownership, this_process
-from headrace.checkpoint.restore import MemoryEngines, restore
+from headrace.checkpoint.restore import MemoryEngineProvider, restore
 from headrace.checkpoint.storage import Storage
 from headrace.config import Config
 from headrace.errors import StreamsError
@@ -36,8 +36,8 @@ from headrace.state.spec import BufferKind, Kind, SessionKind, SubscriptionKind,
 from headrace.state.task_state import TaskState
 from headrace.topology.graph import Graph
 
-DAY = 86_400_000  # ms that Kafka Streams keeps records longer than the store does, by default
-LONGEST = 2**63 - 1
+DAY = 86_400_000  # ms: Kafka Streams' default of windowstore.changelog.additional.retention.ms
+MAX_MS = 2**63 - 1  # of a Kafka setting
 
 
 def changelog_name(application: str, store: str) -> str:
@@ -49,7 +49,7 @@ def changelog_name(application: str, store: str) -> str:
 
 
 def changelog_settings(kind: Kind, additional_retention: int = DAY) -> dict[str, str]:
-    """The settings with which Kafka Streams creates the topic; windows stay in it longer than in the store.
+    """Returns the settings with which Kafka Streams creates the topic. Windows stay in it longer than in the store.
 
     >>> changelog_settings(SessionKind(1000))
     {'cleanup.policy': 'compact,delete', 'retention.ms': '86401000'}
@@ -58,16 +58,16 @@ def changelog_settings(kind: Kind, additional_retention: int = DAY) -> dict[str,
         case WindowKind(retention=retention) | SessionKind(retention=retention):
             return {
                 "cleanup.policy": "compact,delete",
-                "retention.ms": str(min(retention + additional_retention, LONGEST)),
+                "retention.ms": str(min(retention + additional_retention, MAX_MS)),
             }
         case VersionedKind(history=history):
-            return {"cleanup.policy": "compact", "min.compaction.lag.ms": str(min(history + DAY, LONGEST))}
+            return {"cleanup.policy": "compact", "min.compaction.lag.ms": str(min(history + DAY, MAX_MS))}
         case _:
             return {"cleanup.policy": "compact"}
 
 
-def not_shared(graph: Graph, config: Config, store: str) -> str | None:
-    """Why the state of a store cannot pass from one implementation to the other; None if it can."""
+def why_not_portable(graph: Graph, config: Config, store: str) -> str | None:
+    """Returns why Kafka Streams and Headrace cannot exchange the state of a store; None if they can."""
     if isinstance(graph.stores[store].kind, BufferKind):
         return "it holds back records in a form of its own (suppress, an outer join, or a join with grace)"
     if isinstance(graph.stores[store].kind, SubscriptionKind):
@@ -79,8 +79,8 @@ def not_shared(graph: Graph, config: Config, store: str) -> str | None:
     return None
 
 
-def logged_rows(log: Log, topic: str, partition: int, end: int) -> Iterator[Row]:
-    """The records of a partition up to an offset; 0: there need be no such partition."""
+def read_changelog(log: Log, topic: str, partition: int, end: int) -> Iterator[Row]:
+    """Yields the records of a partition up to an offset. For offset 0 the partition need not exist."""
     at = TopicPartition(topic, partition)
     start = 0 if end == 0 else log.extents([topic])[at].earliest
     for chunk in log.read(at, start, end) if start < end else ():
@@ -89,27 +89,27 @@ def logged_rows(log: Log, topic: str, partition: int, end: int) -> Iterator[Row]
                 yield key, value, timestamp
 
 
-_LEASE = 15_000  # ms
-_AT_ONCE = 5_000  # records
+_LEASE_MS = 15_000
+_CHUNK = 5_000  # records that are appended at a time
 
 
 class Export(NamedTuple):
-    """What some partitions of a changelog got, or would get."""
+    """What was written to some partitions of a changelog, or would be."""
 
     store: str
     topic: str
     partitions: int
-    entries: int  # that the store holds
+    entries: int  # in the store
     written: int
     deleted: int
 
 
-Told = Callable[[Export], None]
+OnExport = Callable[[Export], None]
 
 
 @dataclass(frozen=True)
-class Exporter:
-    """Writes the state as of the last manifest; nobody may be running on the checkpoint in the meantime."""
+class ChangelogExporter:
+    """Exports the state of the last manifest. It owns the checkpoint while it runs, so that no batch is committed."""
 
     storage: Storage
     log: Log
@@ -119,97 +119,102 @@ class Exporter:
 
     @cached_property
     def ledger(self) -> Ledger:
-        """To be read by the owner only: nobody goes on from there, then."""
-        return recovery.recover(self.storage, 1)
+        """The last state. Read it only while the exporter owns the checkpoint."""
+        return recovery.recover_ledger(self.storage, 1)
 
     def run(self, *, dry_run: bool = False) -> Iterator[Export]:
-        """What every partition of every changelog got, one after the other; in a dry run nothing is written."""
-        with self._owned() as owner:
-            fingerprint = self._checked()
-            self._refuse_unshared(fingerprint)
-            if not dry_run:  # first of all: it is refused while a Java application runs
+        """Exports partition by partition. A dry run writes nothing."""
+        with self._own_checkpoint() as owner:
+            fingerprint = self._check_state()
+            self._check_portable(fingerprint)
+            if not dry_run:  # first, because the log rejects it while a Java application runs
                 self.log.commit(self.application, self.ledger.positions)
             topics = self.log.topics()
-            for number, partition, stores in self._tasks(fingerprint, shared=True):
-                state = self._state(TaskId(number, partition), stores)
-                tasks = self._counts(fingerprint)[number]
+            for number, partition, stores in self._tasks(fingerprint, portable=True):
+                state = self._open_state(TaskId(number, partition), stores)
+                tasks = self._task_counts(fingerprint)[number]
                 for store in stores:
                     topic = changelog_name(self.application, store)
-                    there = topics.get(topic)
-                    if there is not None and there.partitions != tasks:
+                    existing = topics.get(topic)
+                    if existing is not None and existing.partitions != tasks:
                         raise StreamsError(
-                            f"the topic {topic} has {there.partitions} partitions, but {tasks} tasks have the store "
-                            f"{store!r}: delete the topic, and it is made anew"
+                            f"the topic {topic} has {existing.partitions} partitions, but {tasks} tasks have the store "
+                            f"{store!r}: delete the topic, and the export creates it again"
                         )
-                    if there is None and partition == 0 and not dry_run:
+                    if existing is None and partition == 0 and not dry_run:
                         additional = self.config.windowstore_changelog_additional_retention_ms
                         settings = changelog_settings(self.graph.stores[store].kind, additional)
                         self.log.create_topic(topic, tasks, settings)
-                    yield self._partition(owner, state, store, partition, is_new=there is None, dry_run=dry_run)
+                    yield self._export_partition(
+                        owner, state, store, partition, is_new=existing is None, dry_run=dry_run
+                    )
 
     @contextmanager
-    def _owned(self) -> Generator[Ownership]:
-        before = recovery.recover(self.storage, 1)
+    def _own_checkpoint(self) -> Generator[Ownership]:
+        before = recovery.recover_ledger(self.storage, 1)
         if before.number < 0:
-            raise StreamsError(f"there is no state in {self.storage.describe()} that could be written to changelogs")
-        recovery.identify(self.storage, self.application, before)
-        clock, me = SystemClock(), this_process()
-        owner = Ownership.claim(self.storage, clock, me=me, lease=_LEASE, above=before.epoch)
+            raise StreamsError(f"there is no state in {self.storage.describe()} to write to changelogs")
+        recovery.identify_checkpoint(self.storage, self.application, before)
+        owner = Ownership.claim(
+            self.storage, SystemClock(), process=this_process(), lease_ms=_LEASE_MS, last_epoch=before.epoch
+        )
         try:
             yield owner
         finally:
             owner.release()
 
-    # ------------------------------------------------------------------------------------------------ whether it can be
-    def _checked(self) -> Fingerprint:
-        """What the checkpoint is of, if that is this topology, at rest."""
+    # --------------------------------------------------------------------------------------------------------- checks
+    def _check_state(self) -> Fingerprint:
+        """Returns the fingerprint of the checkpoint. Raises unless the topology fits and every batch is delivered."""
         ledger = self.ledger
         if ledger.fingerprint is None:
-            raise StreamsError(f"{self.application!r} was reset and has not run since: there is no state to be written")
-        tasks, partitions = self._counts(ledger.fingerprint), ledger.fingerprint.partitions
+            raise StreamsError(f"{self.application!r} was reset and has not run since: there is no state to write")
+        tasks, partitions = self._task_counts(ledger.fingerprint), ledger.fingerprint.partitions
         planned = plan(self.graph)
         counts = {number: tasks.get(number, 0) for number in planned.stages}
-        own = fingerprint_of(self.graph, planned, self.config, tasks=counts, partitions=partitions)
+        own = compute_fingerprint(self.graph, planned, self.config, tasks=counts, partitions=partitions)
         recovery.check_topology(ledger, own, self.storage)
-        lacking = recovery.undelivered(self.storage, ledger, self.log.delivered(self.application))
-        if ledger.carried or ledger.changelogs or any(lacking.values()):
+        undelivered = recovery.find_undelivered(self.storage, ledger, self.log.delivered(self.application))
+        if ledger.carried or ledger.changelogs or any(undelivered.values()):
             raise StreamsError(
-                f"{self.application!r} was stopped before everything that it has read was processed and delivered. Run "
-                "it once more, until it ends by itself: headrace run --once"
+                f"{self.application!r} was stopped before it had processed and delivered everything that it has read. "
+                "Run it to the end of its input first: headrace run --once"
             )
         return ledger.fingerprint
 
     @staticmethod
-    def _counts(fingerprint: Fingerprint) -> dict[int, int]:
+    def _task_counts(fingerprint: Fingerprint) -> dict[int, int]:
         return {group.number: group.tasks for group in fingerprint.groups}
 
-    def _refuse_unshared(self, fingerprint: Fingerprint) -> None:
-        for number, partition, stores in self._tasks(fingerprint, shared=False):
-            state = self._state(TaskId(number, partition), stores)
+    def _check_portable(self, fingerprint: Fingerprint) -> None:
+        for number, partition, stores in self._tasks(fingerprint, portable=False):
+            state = self._open_state(TaskId(number, partition), stores)
             for store in stores:
                 if next(entries_of(state, store), None) is not None:
-                    why = not_shared(self.graph, self.config, store)
+                    why = why_not_portable(self.graph, self.config, store)
                     raise StreamsError(
-                        f"the store {store!r} cannot be handed over, because {why}, and it is not empty. Let the "
+                        f"the store {store!r} cannot be exported, because {why}, and it is not empty. Let the "
                         "application run until it is"
                     )
 
-    # ------------------------------------------------------------------------------------------------------- its state
-    def _tasks(self, fingerprint: Fingerprint, *, shared: bool) -> Iterator[tuple[int, int, Sequence[str]]]:
-        """Stage, partition and stores: those that both implementations understand, or the others."""
+    # ----------------------------------------------------------------------------------------------------------- state
+    def _tasks(self, fingerprint: Fingerprint, *, portable: bool) -> Iterator[tuple[int, int, Sequence[str]]]:
+        """Yields sub-topology, partition and stores of every task: the portable stores, or the others."""
         for group in fingerprint.groups:
             stores = [shape.name for shape in group.stores if shape.logged]
-            chosen = [store for store in stores if (not_shared(self.graph, self.config, store) is None) == shared]
+            chosen = [
+                store for store in stores if (why_not_portable(self.graph, self.config, store) is None) == portable
+            ]
             for partition in range(group.tasks if chosen else 0):
                 yield group.number, partition, chosen
 
-    def _state(self, task: TaskId, stores: Sequence[str]) -> TaskState:
-        standing, serdes = self.ledger.standing(task), serdes_of(self.config)
+    def _open_state(self, task: TaskId, stores: Sequence[str]) -> TaskState:
+        head, serdes = self.ledger.head(task), serdes_of(self.config)
         restored = restore(
-            MemoryEngines(),
-            standing.version,
-            lambda: standing.chain,
-            lambda link: read_delta(self.storage, task, link),
+            MemoryEngineProvider(),
+            head.version,
+            lambda: head.chain,
+            lambda delta: read_delta(self.storage, task, delta),
         )
         return TaskState.open(
             {store: resolved(self.graph.stores[store], serdes) for store in stores},
@@ -220,40 +225,40 @@ class Exporter:
             dropped=lambda reason, count: None,
         )
 
-    # ------------------------------------------------------------------------------------------------------- its topics
-    def _partition(
+    # ---------------------------------------------------------------------------------------------------------- topics
+    def _export_partition(
         self, owner: Ownership, state: TaskState, store: str, partition: int, *, is_new: bool, dry_run: bool
     ) -> Export:
         topic = changelog_name(self.application, store)
         at = TopicPartition(topic, partition)
-        held = Held() if is_new else self._held(at)
-        several = isinstance(state.specs[store].kind, VersionedKind)
+        existing = ExistingRecords() if is_new else self._read_existing(at)
+        is_versioned = isinstance(state.specs[store].kind, VersionedKind)
         written = 0
-        news = held.news(rows_of(state, store, self.ledger.clock), several=several)
-        while rows := list(islice(news, _AT_ONCE)):
+        missing = existing.missing(rows_of(state, store, self.ledger.clock), is_versioned=is_versioned)
+        while rows := list(islice(missing, _CHUNK)):
             if not dry_run:
                 self.log.append([(at, Records.from_rows([(*row, ()) for row in rows]))])
             written += len(rows)
-            owner.beat()
-        gone = held.gone(self.ledger.clock, several=several)
-        if gone and not dry_run:
-            self.log.append([(at, Records.from_rows([(*row, ()) for row in gone]))])
-        return Export(store, topic, 1, held.seen, written, len(gone))
+            owner.renew()
+        stale = existing.stale(self.ledger.clock, is_versioned=is_versioned)
+        if stale and not dry_run:
+            self.log.append([(at, Records.from_rows([(*row, ()) for row in stale]))])
+        return Export(store, topic, 1, existing.seen, written, len(stale))
 
-    def _held(self, at: TopicPartition) -> Held:
-        held = Held()
-        for row in logged_rows(self.log, *at, self.log.extents([at.topic])[at].end):
-            held.add(row)
-        return held
+    def _read_existing(self, at: TopicPartition) -> ExistingRecords:
+        existing = ExistingRecords()
+        for row in read_changelog(self.log, *at, self.log.extents([at.topic])[at].end):
+            existing.add(row)
+        return existing
 
 
-class Held:
-    """What a partition of a changelog says already."""
+class ExistingRecords:
+    """The records that a partition of a changelog has already."""
 
     def __init__(self) -> None:
-        self.seen = 0
+        self.seen = 0  # rows of the store
         self._rows: dict[bytes, list[bytes]] = {}  # digests, by key
-        self._live: dict[bytes, int] = {}  # the time of the last record, if it has a value
+        self._live: dict[bytes, int] = {}  # timestamp of the last record by key, if it has a value
         self._last = -1
 
     def add(self, row: Row) -> None:
@@ -265,19 +270,19 @@ class Held:
         else:
             self._live[key] = timestamp
 
-    def news(self, rows: Iterator[Row], *, several: bool) -> Iterator[Row]:
-        """The rows that it does not say; `several`: a key may have more than one, else the last one counts."""
+    def missing(self, rows: Iterator[Row], *, is_versioned: bool) -> Iterator[Row]:
+        """Yields the rows that the partition lacks. Only of a versioned store does it have several rows per key."""
         for row in rows:
             self.seen += 1
             self._last = max(self._last, row[2])
-            said = self._rows.get(row[0], ())
+            existing = self._rows.get(row[0], ())
             self._live.pop(row[0], None)
-            if _digest(row) not in (said if several else said[-1:]):
+            if _digest(row) not in (existing if is_versioned else existing[-1:]):
                 yield row
 
-    def gone(self, clock: int, *, several: bool) -> list[Row]:
-        """What has to be deleted, since no row was about it. A version is deleted by the time of events."""
-        return [(key, None, self._last if several else clock) for key in self._live]
+    def stale(self, clock: int, *, is_versioned: bool) -> list[Row]:
+        """Returns tombstones for the keys of which `missing` saw no row. Versioned stores delete by event time."""
+        return [(key, None, self._last if is_versioned else clock) for key in self._live]
 
 
 def _digest(row: Row) -> bytes:
@@ -285,15 +290,15 @@ def _digest(row: Row) -> bytes:
     return blake2b(b"%d %d " % (timestamp, value is not None) + (value or b""), digest_size=16).digest()
 
 
-def no_progress(part: Export) -> None:
-    """Is told nothing."""
+def ignore_export(part: Export) -> None:
+    """Does nothing: an export without progress reports."""
 
 
-def exported(exporter: Exporter, *, dry_run: bool, told: Told) -> list[Export]:
-    """What every changelog got; `told` hears of each of its partitions."""
+def export_changelogs(exporter: ChangelogExporter, *, dry_run: bool, on_export: OnExport) -> list[Export]:
+    """Exports all stores. Returns the sums by changelog, and calls `on_export` for every partition."""
     found: dict[str, Export] = {}
     for part in exporter.run(dry_run=dry_run):
-        told(part)
+        on_export(part)
         sums = found.get(part.store, Export(part.store, part.topic, 0, 0, 0, 0))
         counts = (had + more for had, more in zip(sums[2:], part[2:], strict=True))
         found[part.store] = Export(part.store, part.topic, *counts)

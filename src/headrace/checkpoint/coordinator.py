@@ -1,11 +1,14 @@
-"""The steps of a commit and of recovery.
+"""The coordinator: takes over a checkpoint, commits batches, and has them delivered, compacted and purged.
 
-Start     1. who are we: the identity of the checkpoint        Batch   1. the receipts belong together
-          2. the next epoch is ours                                    2. manifest N is created: now it happened
-          3. checkpoint, topology and log fit each other               3. its outboxes are delivered, with the marker
-          4. a manifest without a batch: whoever was before            4. long chains of deltas are merged
-             us can commit no more                                     5. files that nothing names are deleted
-          5. what the log lacks is delivered
+    Start   1. identify the checkpoint                     Batch   1. check that the receipts are of one run
+            2. claim the next epoch                                2. create manifest N: the batch is committed
+            3. check that topology and log fit                     3. deliver its outboxes, with the marker
+            4. create a manifest without a batch: from             4. merge long delta chains
+               now on the previous owner cannot commit             5. delete files that no manifest needs
+            5. deliver what the log lacks
+
+One coordinator runs on a checkpoint. What protects it from a second one is the manifest: it is created once, so of two
+owners only one can commit batch N, and the other raises FencedError. The lease only avoids that this happens.
 """
 
 from __future__ import annotations
@@ -17,17 +20,16 @@ from types import TracebackType
 from typing import Self
 
 from headrace.checkpoint import recovery
-from headrace.checkpoint.compaction import Cleaner
-from headrace.checkpoint.delivery import Crew, Delivery, Target, nobody
-from headrace.checkpoint.delta_files import CompactionPolicy
-from headrace.checkpoint.files import Piece, manifest_name, read_piece
+from headrace.checkpoint.compaction import Cleaner, CompactionPolicy
+from headrace.checkpoint.delivery import DeliverInShares, Delivery, DeliveryTarget
+from headrace.checkpoint.files import BlobRef, manifest_name, read_blob
 from headrace.checkpoint.fingerprint import Fingerprint
-from headrace.checkpoint.manifest import Changelog, Manifest, Outbox, digest_in
-from headrace.checkpoint.manifest_builder import ManifestBuilder, write_manifest
-from headrace.checkpoint.ownership import Holder, Ownership, is_gone, this_process
+from headrace.checkpoint.manifest import Changelog, Manifest, Outbox, manifest_digest
+from headrace.checkpoint.manifest_builder import ManifestBuilder
+from headrace.checkpoint.ownership import LeaseHolder, Ownership, has_exited, this_process
 from headrace.checkpoint.receipt import Receipt, check_receipts
 from headrace.checkpoint.serial_executor import SerialExecutor
-from headrace.checkpoint.steps import MANIFEST, OWNER, TAKEOVER, AtStep, step, unobserved
+from headrace.checkpoint.steps import MANIFEST, OWNER, TAKEOVER, AtStep, ignore_step, step
 from headrace.checkpoint.storage import Storage
 from headrace.errors import FencedError
 from headrace.model.clock import Clock, SystemClock
@@ -36,92 +38,99 @@ from headrace.model.ids import TaskId, TopicPartition
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommitOptions:
-    """How a coordinator works."""
+    """How a coordinator commits and cleans up."""
 
     exactly_once: bool = True
-    overlap: int = 2  # batches that may be under way to the log; 0: each is delivered before the next begins
-    background: bool = True  # merge and purge beside the batches
-    lease: int = 15_000  # ms without a sign of life after which another instance may take over
+    max_undelivered: int = 2  # batches in delivery at a time; 0: each is delivered before `commit` returns
+    background: bool = True  # merge and purge in a thread
+    lease_ms: int = 15_000  # after this time without a renewal another instance may take over
     keep: int = 10  # manifests
     purge_every: int = 20  # batches
-    always_all: int = 1000  # links up to which every manifest says all: 50 kB
-    wear: CompactionPolicy = field(default_factory=CompactionPolicy)
-    large: int = 0  # bytes of outputs from which on a batch is delivered by the crew
+    full_up_to: int = 1000  # deltas of all tasks up to which every manifest is full: 50 kB
+    compaction: CompactionPolicy = field(default_factory=CompactionPolicy)
+    share_bytes: int = 0  # bytes of outboxes from which on a batch is delivered in shares
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommitHooks:
-    """What is given from outside: time, who we are, and who is told of every step."""
+    """What the coordinator gets from outside: time, its process, and functions that it calls."""
 
     clock: Clock = field(default_factory=SystemClock)
-    me: Holder = field(default_factory=this_process)
-    gone: Callable[[Holder, Holder], bool] = is_gone
-    at_step: AtStep = unobserved
-    # Told after every batch that the log has: its number, and the positions after it.
+    process: LeaseHolder = field(default_factory=this_process)
+    has_exited: Callable[[LeaseHolder, LeaseHolder], bool] = has_exited
+    at_step: AtStep = ignore_step
+    # Called after every delivered batch, with its number and the positions after it.
     delivered: Callable[[int, Mapping[TopicPartition, int]], None] = lambda number, positions: None
-    crew: Crew = nobody
+    deliver_in_shares: DeliverInShares | None = None
 
 
 class Coordinator:
-    """The only one who commits batches of an application: made by `open`, used batch after batch.
+    """Commits the batches of an application. `open` takes over the checkpoint, `commit` is called once per batch.
 
-    `ledger` says where everything stands: positions, versions of tasks, carried rows, what is due.
+    `ledger` is the committed state: positions, versions of tasks, carried rows, deadlines.
     """
 
     def __init__(
         self,
         storage: Storage,
-        log: Target,
+        log: DeliveryTarget,
         ownership: Ownership,
-        draft: ManifestBuilder,
-        habits: CommitOptions,
-        world: CommitHooks,
+        builder: ManifestBuilder,
+        options: CommitOptions,
+        hooks: CommitHooks,
     ) -> None:
         self._storage, self._log, self._ownership = storage, log, ownership
-        self._draft, self._habits, self._at_step, self._world = draft, habits, world.at_step, world
-        # The marker first, then the manifests: these are never behind it, whoever else may still be at work.
+        self._builder, self._options, self._at_step, self._hooks = builder, options, hooks.at_step, hooks
+        # First the marker, then the manifests: a previous owner that still runs can only add manifests in between.
         self._delivery = Delivery(
             log,
-            draft.application,
-            exactly_once=habits.exactly_once,
+            builder.application,
+            exactly_once=options.exactly_once,
             at_step=self._at_step,
-            crew=world.crew,
-            large=habits.large,
+            deliver_in_shares=hooks.deliver_in_shares,
+            share_bytes=options.share_bytes,
         )
-        self.ledger = recovery.recover(storage, habits.keep)
-        self._deliveries = SerialExecutor("headrace delivery", habits.overlap)
-        self._upkeep = Cleaner(storage, habits.keep, habits.wear, background=habits.background, at_step=self._at_step)
+        self.ledger = recovery.recover_ledger(storage, options.keep)
+        self._deliveries = SerialExecutor("headrace delivery", options.max_undelivered)
+        self._cleaner = Cleaner(
+            storage, options.keep, options.compaction, background=options.background, at_step=self._at_step
+        )
 
     @classmethod
     def open(
         cls,
         storage: Storage,
-        log: Target,
+        log: DeliveryTarget,
         application: str,
         fingerprint: Fingerprint,
         *,
         topics: Mapping[str, str] | None = None,
         positions: Mapping[TopicPartition, int] | None = None,
         changelogs: Mapping[str, Changelog] | None = None,
-        habits: CommitOptions | None = None,
-        world: CommitHooks | None = None,
+        options: CommitOptions | None = None,
+        hooks: CommitHooks | None = None,
     ) -> Self:
-        """Takes over a checkpoint, or begins one, and delivers what the log lacks.
+        """Takes over a checkpoint, or begins one, and delivers the batches that the log lacks.
 
-        `topics` has the ids of the topics that are read, `positions` where to begin with partitions that are new,
-        `changelogs` what to fill stores from if the whole checkpoint is new.
+        `topics` has the ids of the source topics, `positions` the first offsets of partitions that were never read,
+        `changelogs` the topics that fill the stores of a new checkpoint.
         """
-        habits, world = habits or CommitOptions(), world or CommitHooks()
-        ledger = recovery.recover(storage, habits.keep)
-        checkpoint = recovery.identify(storage, application, ledger)
-        with step(OWNER, world.at_step):
+        options, hooks = options or CommitOptions(), hooks or CommitHooks()
+        ledger = recovery.recover_ledger(storage, options.keep)
+        checkpoint = recovery.identify_checkpoint(storage, application, ledger)
+        with step(OWNER, hooks.at_step):
             ownership = Ownership.claim(
-                storage, world.clock, me=world.me, lease=habits.lease, above=ledger.epoch, gone=world.gone
+                storage,
+                hooks.clock,
+                process=hooks.process,
+                lease_ms=options.lease_ms,
+                last_epoch=ledger.epoch,
+                has_exited=hooks.has_exited,
             )
-        draft = ManifestBuilder(checkpoint=checkpoint, application=application, epoch=ownership.epoch)
+        builder = ManifestBuilder(checkpoint=checkpoint, application=application, epoch=ownership.epoch)
         coordinator = None
         try:
-            coordinator = cls(storage, log, ownership, draft, habits, world)
+            coordinator = cls(storage, log, ownership, builder, options, hooks)
             coordinator._take_over(fingerprint, topics or {}, positions or {}, changelogs or {})
         except Exception:
             if coordinator is not None:
@@ -137,43 +146,48 @@ class Coordinator:
         positions: Mapping[TopicPartition, int],
         changelogs: Mapping[str, Changelog],
     ) -> None:
-        """Sees that everything fits, commits that nothing happened, so that nobody else can, and catches up."""
+        """Checks the checkpoint, commits a manifest without a batch to fence the previous owner, and catches up."""
         storage, number = self._storage, None
         while number != self.ledger.number:
             number = self.ledger.number
             recovery.check_topology(self.ledger, fingerprint, storage)
             recovery.check_topics(self.ledger, self._log, topics)
             recovery.check_deliveries(self.ledger, self._delivery.last, storage)
-            new = {at: start for at, start in positions.items() if at not in self.ledger.positions}
-            draft = replace(self._draft, clock=self.ledger.clock, fingerprint=fingerprint, topics=topics, positions=new)
-            draft = replace(draft, changelogs=changelogs if number < 0 else self.ledger.changelogs)
+            builder = replace(
+                self._builder,
+                clock=self.ledger.clock,
+                fingerprint=fingerprint,
+                topics=topics,
+                positions={at: start for at, start in positions.items() if at not in self.ledger.positions},
+                changelogs=changelogs if number < 0 else self.ledger.changelogs,
+            )
             with step(TAKEOVER, self._at_step):
-                written = self._write(draft)
+                written = self._write_manifest(builder)
             if written is not None:
                 break
-            self.ledger = recovery.recover(storage, self._habits.keep)  # the one before us was quicker
+            self.ledger = recovery.recover_ledger(storage, self._options.keep)  # the previous owner committed first
         else:
             raise self._fenced(self.ledger.number + 1)
-        lacking = recovery.undelivered(storage, self.ledger, self._delivery.last)
-        self._delivery.catch_up(lacking, partial(read_piece, storage))
-        self._ownership.forget_earlier()
-        self._keep_up(self.ledger.tasks, clean=True)
+        undelivered = recovery.find_undelivered(storage, self.ledger, self._delivery.last)
+        self._delivery.catch_up(undelivered, partial(read_blob, storage))
+        self._ownership.delete_earlier_epochs()
+        self._clean_up(self.ledger.tasks, purge=True)
 
-    # ------------------------------------------------------------------------------------------------- a batch
+    # --------------------------------------------------------------------------------------------------------- batches
     @property
     def number(self) -> int:
-        """The batch that comes next."""
+        """The number of the next batch."""
         return self.ledger.number + 1
 
     @property
     def delivered(self) -> int:
-        """The last batch that the log has."""
+        """The number of the last batch that the log has."""
         return self._delivery.last
 
     @property
-    def spoilt(self) -> frozenset[TaskId]:
-        """Tasks whose state can be read no more from the checkpoint: let them hand back all of it."""
-        return self._upkeep.spoilt
+    def damaged_tasks(self) -> frozenset[TaskId]:
+        """Tasks whose deltas cannot be read any more: each has to write its whole state in the next batch."""
+        return self._cleaner.damaged_tasks
 
     def commit(
         self,
@@ -184,56 +198,60 @@ class Coordinator:
         topics: Mapping[str, str] | None = None,
         positions: Mapping[TopicPartition, int] | None = None,
     ) -> Manifest:
-        """Makes batch `number` happen; waits while too many batches are under way to the log.
+        """Commits batch `number`. Blocks while `max_undelivered` batches are in delivery.
 
-        `topics` and `positions` are those of topics that are read from the next batch on.
+        `topics` and `positions` are of topics that are read from the next batch on.
         """
         self.check()
         if number != self.number:
             raise self._fenced(number)
-        self._ownership.beat()
-        check_receipts(receipts, number, {task: at.version for task, at in self.ledger.tasks.items()})
-        merged = self._upkeep.finished()
-        draft = replace(
-            self._draft, clock=clock, receipts=receipts, merged=merged, topics=topics or {}, positions=positions or {}
+        self._ownership.renew()
+        check_receipts(receipts, number, {task: head.version for task, head in self.ledger.tasks.items()})
+        builder = replace(
+            self._builder,
+            clock=clock,
+            receipts=receipts,
+            merged=self._cleaner.take_merged(),
+            topics=topics or {},
+            positions=positions or {},
         )
         with step(MANIFEST, self._at_step):
-            written = self._write(draft)
+            written = self._write_manifest(builder)
         if written is None:
             raise self._fenced(number)
         manifest, data = written
         self._deliver(number, manifest.outboxes, data)
-        self._upkeep.heal(receipt.task for receipt in receipts if receipt.whole)
-        is_time = number % self._habits.purge_every == 0
-        self._keep_up(self.ledger.tasks if is_time else [receipt.task for receipt in receipts], clean=is_time)
+        self._cleaner.mark_repaired(receipt.task for receipt in receipts if receipt.whole)
+        purge = number % self._options.purge_every == 0
+        self._clean_up(self.ledger.tasks if purge else [receipt.task for receipt in receipts], purge=purge)
         return manifest
 
-    def want_snapshots(self) -> None:
-        """Has the state of every task merged into one file, from the next batch on; from any thread."""
-        self._upkeep.want_snapshots()
+    def request_snapshots(self) -> None:
+        """Requests a merge of every task's state into one file, after the next batch. May be called from any thread."""
+        self._cleaner.request_snapshots()
 
     @property
-    def wants_batch(self) -> bool:
-        """Whether there is work that needs a manifest, though there may be nothing to read."""
-        return self._upkeep.is_waiting
+    def needs_batch(self) -> bool:
+        """True when a requested snapshot waits for a manifest, so that a batch is needed even without input."""
+        return self._cleaner.needs_batch
 
     def check(self) -> None:
-        """Raises what went wrong beside the batches."""
+        """Raises an error of delivery or compaction in the background."""
         self._deliveries.check()
-        self._upkeep.check()
+        self._cleaner.check()
 
-    def beat(self) -> None:
-        """Says that this instance is alive, if it is time to; to be called every few seconds, batch or no batch."""
-        self._ownership.beat()
+    def renew_lease(self) -> None:
+        """Renews the lease if a third of it has passed. Call it every few seconds, also between batches."""
+        self._ownership.renew()
 
     def drain(self) -> None:
-        """Waits until the log has everything that is committed."""
+        """Waits until every committed batch is delivered."""
         self._deliveries.drain()
 
     def close(self, timeout: float | None = None) -> bool:
-        """Delivers what is committed, and lets another instance follow at once.
+        """Delivers the committed batches and releases the lease, so that another instance can start at once.
 
-        With a timeout, in seconds, a delivery that takes longer is left to the next start; then the answer is False.
+        Returns False if `timeout` seconds were not enough: the next instance delivers the rest.
         """
         is_delivered = False
         try:
@@ -243,10 +261,10 @@ class Coordinator:
             self._ownership.release()
         return is_delivered
 
-    def abandon(self, patience: float | None = None) -> None:
-        """Stops at once, and leaves everything to the next instance; a delivery under way gets `patience` seconds."""
-        self._deliveries.stop(patience)
-        self._upkeep.stop()
+    def abandon(self, timeout: float | None = None) -> None:
+        """Stops after the running delivery, or after `timeout` seconds. The next instance delivers the rest."""
+        self._deliveries.stop(timeout)
+        self._cleaner.stop()
 
     def __enter__(self) -> Self:
         return self
@@ -260,41 +278,40 @@ class Coordinator:
             self.abandon()
             self._ownership.release()
 
-    # -------------------------------------------------------------------------------------------------- its parts
-    def _write(self, draft: ManifestBuilder) -> tuple[Manifest, bytes] | None:
-        """The next manifest, if nobody has made it before us."""
-        manifest, data = write_manifest(
-            self.ledger, replace(draft, delivered=self._delivery.last), always_all=self._habits.always_all
-        )
+    # ----------------------------------------------------------------------------------------------------------- steps
+    def _write_manifest(self, builder: ManifestBuilder) -> tuple[Manifest, bytes] | None:
+        """Creates the next manifest. Returns it and its file; None if another instance has created it before."""
+        builder = replace(builder, delivered=self._delivery.last)
+        manifest, data = builder.build(self.ledger, full_up_to=self._options.full_up_to)
         name = manifest_name(manifest.number)
-        # An object store may have taken it though the answer was lost, and be asked again.
+        # An object store that loses its answer is asked again, and then reports our own file as existing.
         if not self._storage.create(name, data) and self._storage.read(name) != data:
             return None
-        self.ledger.apply(manifest, digest_in(data))
+        self.ledger.apply(manifest, manifest_digest(data))
         return manifest, data
 
     def _deliver(self, number: int, outboxes: Sequence[Outbox], data: bytes) -> None:
-        """`data` is the file of the batch's manifest."""
+        """Queues the delivery of a batch. `data` is the file of its manifest."""
 
-        def read(piece: Piece, what: str) -> bytes:
-            if piece.file == number:
-                return data[piece.offset : piece.offset + piece.size]
-            return read_piece(self._storage, piece, what)
+        def read(blob: BlobRef, what: str) -> bytes:
+            if blob.file == number:
+                return data[blob.offset : blob.offset + blob.size]
+            return read_blob(self._storage, blob, what)
 
         positions = dict(self.ledger.positions)
 
         def deliver() -> None:
             self._delivery.deliver(number, outboxes, read)
-            self._world.delivered(number, positions)
+            self._hooks.delivered(number, positions)
 
         self._deliveries.submit(deliver)
 
-    def _keep_up(self, tasks: Iterable[TaskId], *, clean: bool) -> None:
-        self.ledger.delivered(self._delivery.last)
-        self._upkeep.start(self.ledger, tasks, clean=clean)
+    def _clean_up(self, tasks: Iterable[TaskId], *, purge: bool) -> None:
+        self.ledger.forget_outboxes(self._delivery.last)
+        self._cleaner.start(self.ledger, tasks, purge=purge)
 
     def _fenced(self, number: int) -> FencedError:
         return FencedError(
-            f"{manifest_name(number)} of {self._storage.describe()} is not ours to write, epoch {self._draft.epoch}: "
+            f"{manifest_name(number)} of {self._storage.describe()} cannot be written in epoch {self._builder.epoch}: "
             "another instance has taken over, and this one must stop"
         )

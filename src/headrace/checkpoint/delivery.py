@@ -1,6 +1,10 @@
-"""A large batch is delivered in shares, by several processes at once: each has the partitions that only it delivers.
+"""Delivery: the outboxes of a committed batch go to the log, after those of the batch before.
 
-Delivery: what a committed batch wrote goes into the log, in one call, after that of the batch before.
+    exactly once    the log takes the records and the marker N in one transaction, if its marker is N-1
+    at least once   the records first, then the marker: after a crash the last batch may be delivered twice
+
+A large batch is delivered in shares, by several processes at once: `spark.delivery_job` runs `read_share` in each.
+A partition belongs to one share. The driver delivers the topics that are in no share, with the marker.
 """
 
 from __future__ import annotations
@@ -10,80 +14,25 @@ from functools import partial
 from typing import NamedTuple, Protocol, TypeVar
 from zlib import crc32
 
-from headrace.checkpoint.files import Piece, manifest_name, read_piece
+from headrace.checkpoint.files import BlobRef, manifest_name, read_blob
 from headrace.checkpoint.ledger import read_manifest
 from headrace.checkpoint.manifest import Outbox
-from headrace.checkpoint.outbox import Section, decode_outbox, items_of
+from headrace.checkpoint.outbox import Section, decode_outbox, merge_outboxes
 from headrace.checkpoint.steps import DELIVERY, MARKER, AtStep, step
 from headrace.checkpoint.storage import Storage
 from headrace.errors import ProducerFencedError, StreamsError
 from headrace.log.protocol import Extent, Item, Topic
 from headrace.model.ids import TopicPartition
 
-Read = Callable[[Piece, str], bytes]
+ReadBlob = Callable[[BlobRef, str], bytes]
+# Delivers batch N in shares. Returns the topics that are in no share, or None if the batch cannot be shared.
+DeliverInShares = Callable[[int], Sequence[str] | None]
+_ATTEMPTS = 3
+Result = TypeVar("Result")
 
 
-def sections_of(
-    number: int, outboxes: Iterable[Outbox], read: Read, wanted: Callable[[Section], bool] = lambda section: True
-) -> list[tuple[int, list[Section]]]:
-    """What tasks wrote in a batch, as far as it is wanted, each with the partition of its task."""
-    found: list[tuple[int, list[Section]]] = []
-    for origin, piece in outboxes:
-        raw = read(piece, f"what task {origin} wrote in batch {number}")
-        found.append((origin.partition, [section for section in decode_outbox(raw, piece.name) if wanted(section)]))
-    return found
-
-
-def share_of(at: TopicPartition, shares: int) -> int:
-    """The share that a partition belongs to: those of a topic one after the other.
-
-    >>> [share_of(TopicPartition("t", partition), 3) for partition in range(4)]
-    [2, 0, 1, 2]
-    """
-    return (crc32(at.topic.encode()) + at.partition) % shares
-
-
-class DeliveryShare(NamedTuple):
-    """What one share has to deliver, and the topics that none of them has.
-
-    Where a topic was not known to every task that wrote to it, the places of records depend on who looks, and when:
-    all of it is left to the one who delivers what the shares have not.
-    """
-
-    items: list[Item]
-    left: list[str]
-
-
-def part_of(storage: Storage, number: int, share: int, shares: int) -> DeliveryShare:
-    """The part of a share in a batch, as the checkpoint has it."""
-    left = set[str]()
-
-    def is_ours(section: Section) -> bool:
-        if section.partition is None:
-            left.add(section.topic)
-            return False
-        return share_of(TopicPartition(section.topic, section.partition), shares) == share
-
-    manifest, _ = read_manifest(storage, number)
-    found = sections_of(number, manifest.outboxes, partial(read_piece, storage), is_ours)
-    ours = [(home, [section for section in some if section.topic not in left]) for home, some in found]
-    return DeliveryShare(
-        items_of(ours, dict[str, int]().__getitem__), sorted(left)
-    )  # nobody's place has to be counted out
-
-
-# Delivers a batch in shares, all but what only one can deliver: gives those topics; None if it cannot be shared.
-Crew = Callable[[int], Sequence[str] | None]
-_TRIES = 3
-Answer = TypeVar("Answer")
-
-
-def nobody(_number: int) -> None:
-    """A crew that shares nothing."""
-
-
-class Target(Protocol):
-    """The part of a log that a coordinator needs; what it says of each method, `Log` says."""
+class DeliveryTarget(Protocol):
+    """The methods of `log.protocol.Log` that a coordinator calls."""
 
     def topics(self) -> Mapping[str, Topic]: ...
     def topic(self, name: str) -> Topic: ...
@@ -95,46 +44,42 @@ class Target(Protocol):
 
 
 class Delivery:
-    """Delivers the batches of an application. `last` is the last one that the log has.
+    """Delivers the batches of an application, in order. `last` is the last one that the log has.
 
-    Exactly once: the log takes records and the marker together, if the marker says the batch before. At least once: the
-    marker comes after the records, so the last batch may come twice after a crash. A batch of `large` bytes or more is
-    for the crew, if there is one: what is left of it then is delivered with the marker.
+    A batch whose outboxes have `share_bytes` or more goes to `deliver_in_shares`, if that is given.
     """
 
     def __init__(
         self,
-        log: Target,
+        log: DeliveryTarget,
         application: str,
         *,
         exactly_once: bool,
         at_step: AtStep,
-        crew: Crew = nobody,
-        large: int = 0,
+        deliver_in_shares: DeliverInShares | None = None,
+        share_bytes: int = 0,
     ) -> None:
         self._log, self._application, self._exactly_once, self._at_step = log, application, exactly_once, at_step
-        self._crew, self._large = crew, large
+        self._deliver_in_shares, self._share_bytes = deliver_in_shares, share_bytes
         self.last = log.delivered(application)
 
-    def deliver(self, number: int, outboxes: Sequence[Outbox], read: Read) -> None:
-        """Everything that a batch wrote; `read` gives the bytes of a piece."""
-        left = None
-        if outboxes and sum(piece.size for _, piece in outboxes) >= self._large:
-            left = self._told(number, lambda: self._crew(number))
+    def deliver(self, number: int, outboxes: Sequence[Outbox], read: ReadBlob) -> None:
+        """Delivers a batch and its marker."""
+        left = self._share(number, outboxes)
         if left is None:
-            sections = sections_of(number, outboxes, read)
+            sections = read_sections(number, outboxes, read)
         else:
-            sections = sections_of(number, outboxes if left else (), read, lambda section: section.topic in left)
-        items = items_of(sections, lambda topic: self._log.topic(topic).partitions)
+            sections = read_sections(number, outboxes if left else (), read, lambda section: section.topic in left)
+        items = merge_outboxes(sections, lambda topic: self._log.topic(topic).partitions)
         with step(DELIVERY, self._at_step):
-            self._told(number, lambda: self._send(number, items))
+            self._retry(number, lambda: self._send(number, items))
         with step(MARKER, self._at_step):
             if not self._exactly_once:
                 self._log.mark_delivered(self._application, number)
             self.last = number
 
-    def catch_up(self, batches: Mapping[int, Sequence[Outbox]], read: Read) -> None:
-        """Delivers what the log lacks, unless the one who ran before is doing it at this very moment."""
+    def catch_up(self, batches: Mapping[int, Sequence[Outbox]], read: ReadBlob) -> None:
+        """Delivers the batches that the log lacks. The previous owner may be delivering the same ones right now."""
         for number, outboxes in batches.items():
             try:
                 self.deliver(number, outboxes, read)
@@ -143,21 +88,28 @@ class Delivery:
                     raise
                 self.last = number
 
+    def _share(self, number: int, outboxes: Sequence[Outbox]) -> Sequence[str] | None:
+        """Delivers a large batch in shares. Returns the topics that are left; None if nothing was delivered."""
+        deliver_in_shares = self._deliver_in_shares
+        if deliver_in_shares is None or not outboxes or sum(blob.size for _, blob in outboxes) < self._share_bytes:
+            return None
+        return self._retry(number, lambda: deliver_in_shares(number))
+
     def _send(self, number: int, items: Sequence[Item]) -> None:
         if self._exactly_once:
             self._log.deliver(self._application, number, items)
         elif items:
             self._log.append(items)
 
-    def _told(self, number: int, call: Callable[[], Answer]) -> Answer:
-        """What a call gives, perhaps when it is tried again; what goes wrong is told with what it is about."""
-        tries = _TRIES
+    def _retry(self, number: int, call: Callable[[], Result]) -> Result:
+        """Repeats a call that fails with a retriable error. Adds to the last error that the batch is committed."""
+        attempts = _ATTEMPTS
         while True:
-            tries -= 1
+            attempts -= 1
             try:
                 return call()
             except StreamsError as error:
-                if error.retriable and tries:
+                if error.retriable and attempts:
                     continue
                 if not isinstance(error, ProducerFencedError):
                     error.add_note(
@@ -165,3 +117,52 @@ class Delivery:
                         "delivered as soon as the application is started again and the log takes it."
                     )
                 raise
+
+
+def read_sections(
+    number: int, outboxes: Iterable[Outbox], read: ReadBlob, is_wanted: Callable[[Section], bool] = lambda section: True
+) -> list[tuple[int, list[Section]]]:
+    """Reads the outboxes of a batch. Returns the wanted sections of each task, with the partition of the task."""
+    found: list[tuple[int, list[Section]]] = []
+    for origin, blob in outboxes:
+        raw = read(blob, f"what task {origin} wrote in batch {number}")
+        found.append((origin.partition, [section for section in decode_outbox(raw, blob.name) if is_wanted(section)]))
+    return found
+
+
+# ------------------------------------------------------------------------------------------------------------- shares
+class DeliveryShare(NamedTuple):
+    """The items of one share, and the topics that are in no share.
+
+    A task that did not know a topic's partition count left the partition of its records open. Which partition they get
+    depends on when the count is read, so one process has to place all records of such a topic.
+    """
+
+    items: list[Item]
+    unshared_topics: list[str]
+
+
+def read_share(storage: Storage, number: int, share: int, shares: int) -> DeliveryShare:
+    """Reads one of `shares` shares of a batch from the checkpoint."""
+    unshared = set[str]()
+
+    def is_in_share(section: Section) -> bool:
+        if section.partition is None:
+            unshared.add(section.topic)
+            return False
+        return share_of(TopicPartition(section.topic, section.partition), shares) == share
+
+    manifest, _ = read_manifest(storage, number)
+    found = read_sections(number, manifest.outboxes, partial(read_blob, storage), is_in_share)
+    shared = [(partition, [section for section in some if section.topic not in unshared]) for partition, some in found]
+    no_counts = dict[str, int]().__getitem__  # every section of a shared topic has its partition
+    return DeliveryShare(merge_outboxes(shared, no_counts), sorted(unshared))
+
+
+def share_of(at: TopicPartition, shares: int) -> int:
+    """Returns the share of a partition. Consecutive partitions of a topic are in consecutive shares.
+
+    >>> [share_of(TopicPartition("t", partition), 3) for partition in range(4)]
+    [2, 0, 1, 2]
+    """
+    return (crc32(at.topic.encode()) + at.partition) % shares

@@ -1,19 +1,19 @@
-"""The names of a checkpoint's files.
+"""The files of a checkpoint: their names, references to the bytes in them, and checksums.
 
-checkpoint                          whose it is
-owners/000000000005                 that epoch 5 began; …05.000000000002 that it still ran; …05.released that it ended
-manifests/000000000012              batch 12: the commit
-deltas/0_1/000000000012-ATTEMPT     what an attempt at batch 12 changed in task 0_1, if it is too large for the manifest
-outboxes/0_1/000000000012-ATTEMPT   what it wrote
-carried/0_1/000000000012-ATTEMPT-2_0   what it sent back to task 2_0
-snapshots/0_1/000000000012-ID       merged deltas, first named by manifest 12 or a later one
+    checkpoint                             identity: id of the checkpoint and of its application
+    owners/000000000005                    epoch 5 began; …05.000000000002: lease renewed; …05.released: it ended
+    manifests/000000000012                 the commit of batch 12
+    deltas/0_1/000000000012-ATTEMPT        state changes of task 0_1 in batch 12, if too large for the manifest
+    outboxes/0_1/000000000012-ATTEMPT      records that it wrote
+    carried/0_1/000000000012-ATTEMPT-2_0   rows that it sent back to task 2_0
+    snapshots/0_1/000000000012-ID          merged deltas, first named by manifest 12 or a later one
 
-The number is that of the first manifest that may name the file. So a file with the number of a manifest that is there,
-which no manifest names, will never be named: it is garbage.
+The number in a name is that of the first manifest that may refer to the file. So a file whose number is that of an
+existing manifest, and which no manifest refers to, never will be referred to: it is garbage.
 
-Bytes of a checkpoint: a file of their own, or a part of a manifest's file; always with their digest.
-
-Small files that carry a checksum: | magic, 4 bytes | digest of the rest, 16 bytes | the rest |.
+A blob is bytes of a delta, an outbox or carried rows. A small blob is part of the manifest's file, a large one is a
+file of its own. A `BlobRef` names either, with a digest. `encode_checksummed` frames the small files that no manifest
+refers to: | magic, 4 bytes | digest of the body, 16 bytes | body |.
 """
 
 from __future__ import annotations
@@ -36,12 +36,13 @@ _MANIFEST = re.compile(r"manifests/(\d{12,})")
 _NUMBER = re.compile(r"(\d{12,})(\D.*)?")
 
 
-def digits(number: int) -> str:
+# -------------------------------------------------------------------------------------------------------------- names
+def format_number(number: int) -> str:
     return f"{number:012}"
 
 
 def manifest_name(number: int) -> str:
-    return MANIFESTS + digits(number)
+    return MANIFESTS + format_number(number)
 
 
 def manifest_number(name: str) -> int | None:
@@ -53,40 +54,41 @@ def manifest_number(name: str) -> int | None:
     return int(found[1]) if found else None
 
 
-def attempt_name(folder: str, task: TaskId, number: int, attempt: str) -> str:
+def task_file_name(folder: str, task: TaskId, number: int, unique: str) -> str:
     """
-    >>> attempt_name("deltas", TaskId(0, 1), 12, "x7")
+    >>> task_file_name("deltas", TaskId(0, 1), 12, "x7")
     'deltas/0_1/000000000012-x7'
     """
-    return f"{folder}/{task}/{digits(number)}-{attempt}"
+    return f"{folder}/{task}/{format_number(number)}-{unique}"
 
 
-def number_of(name: str) -> int | None:
-    """The number of the first manifest that may name a file; None of files that manifests do not name.
+def file_number(name: str) -> int | None:
+    """Returns the number of the first manifest that may refer to a file; None if no manifest can.
 
-    >>> number_of("snapshots/0_1/000000000012-x7"), number_of("owners/000000000012")
+    >>> file_number("snapshots/0_1/000000000012-x7"), file_number("owners/000000000012")
     (12, None)
     """
     found = _NUMBER.fullmatch(name.rpartition("/")[2])
     return int(found[1]) if found and name.startswith(NUMBERED) else None
 
 
-DIGEST = 16
+# -------------------------------------------------------------------------------------------------------------- blobs
+DIGEST = 16  # bytes
 
 
 class FileRef(NamedTuple):
-    """A whole file."""
+    """A blob in a file of its own."""
 
     name: str
     size: int
     digest: bytes
 
 
-Blob = bytes | FileRef  # on the way to the manifest: in hand, or in a file already
+Blob = bytes | FileRef  # in a receipt: inline, or written to a file already
 
 
-class Piece(NamedTuple):
-    """Part of the file of a manifest, by its number, or all of another file, by its name."""
+class BlobRef(NamedTuple):
+    """A blob in a checkpoint: part of a manifest's file, by the manifest's number, or all of another file, by name."""
 
     file: int | str
     offset: int
@@ -102,8 +104,8 @@ def digest_of(data: bytes | memoryview) -> bytes:
     return blake2b(data, digest_size=DIGEST).digest()
 
 
-def stow(storage: Storage, name: str, data: bytes, *, inline: int, at_step: AtStep) -> Blob:
-    """Bytes as they are if they are at most `inline` long, else in a file of that name."""
+def write_blob(storage: Storage, name: str, data: bytes, *, inline: int, at_step: AtStep) -> Blob:
+    """Returns the bytes themselves if there are at most `inline` of them; otherwise writes them to a file."""
     if len(data) <= inline:
         return data
     with step(DELTA_WRITTEN, at_step):
@@ -112,33 +114,34 @@ def stow(storage: Storage, name: str, data: bytes, *, inline: int, at_step: AtSt
     return FileRef(name, len(data), digest_of(data))
 
 
-def read_piece(storage: Storage, piece: Piece, what: str) -> bytes:
-    """The bytes of a piece, which is `what` to people, if they are what was written."""
+def read_blob(storage: Storage, ref: BlobRef, what: str) -> bytes:
+    """Reads a blob and checks its digest. Errors call the blob `what`."""
     try:
-        data = storage.read(piece.name, piece.offset, piece.size)
+        data = storage.read(ref.name, ref.offset, ref.size)
     except MissingFileError:
-        raise damaged(piece, what, storage, "the file is missing") from None
-    if len(data) != piece.size:
-        raise damaged(piece, what, storage, "the file is cut off")
-    if digest_of(data) != piece.digest:
-        raise damaged(piece, what, storage, "the bytes do not match their checksum")
+        raise blob_error(ref, what, storage, "the file is missing") from None
+    if len(data) != ref.size:
+        raise blob_error(ref, what, storage, "the file is cut off")
+    if digest_of(data) != ref.digest:
+        raise blob_error(ref, what, storage, "the bytes do not match their checksum")
     return data
 
 
-def damaged(piece: Piece, what: str, storage: Storage, why: str) -> CheckpointCorruptedError:
+def blob_error(ref: BlobRef, what: str, storage: Storage, why: str) -> CheckpointCorruptedError:
     return CheckpointCorruptedError(
-        f"{what} cannot be read from {piece.name} in {storage.describe()}: {why}. Put the file back from a copy",
-        file=piece.name,
+        f"{what} cannot be read from {ref.name} in {storage.describe()}: {why}. Put the file back from a copy",
+        file=ref.name,
     )
 
 
-def seal(magic: bytes, body: bytes) -> bytes:
+# -------------------------------------------------------------------------------------------------- checksummed files
+def encode_checksummed(magic: bytes, body: bytes) -> bytes:
     return magic + digest_of(body) + body
 
 
-def unseal(magic: bytes, raw: bytes, name: str) -> bytes:
+def decode_checksummed(magic: bytes, raw: bytes, name: str) -> bytes:
     """
-    >>> unseal(b"HRX1", seal(b"HRX1", b"abc"), "x")
+    >>> decode_checksummed(b"HRX1", encode_checksummed(b"HRX1", b"abc"), "x")
     b'abc'
     """
     start = len(magic) + DIGEST

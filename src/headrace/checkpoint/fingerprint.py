@@ -1,4 +1,8 @@
-"""What a checkpoint presumes of a topology: its sub-topologies, how many tasks they have, and their stores."""
+"""The fingerprint of a topology: what must stay the same for a checkpoint to fit it.
+
+That is its sub-topologies, their task counts, and the kind and serdes of every store. A manifest holds the fingerprint;
+`find_differences` explains why a checkpoint does not fit. The field names of `Fingerprint` are part of that format.
+"""
 
 from __future__ import annotations
 
@@ -13,11 +17,13 @@ from headrace.serde.protocol import Serde
 from headrace.state.spec import StoreSpec
 from headrace.topology.graph import Graph
 
-# How long something is kept may change: it says nothing about the bytes that are there.
-_FREE = {"retention", "history", "max_entries", "grace"}
+# These may change: they do not affect the bytes in a store.
+_IGNORED = {"retention", "history", "max_entries", "grace"}
 
 
 class StoreShape(NamedTuple):
+    """A store: its kind and serdes, as text."""
+
     name: str
     kind: str
     key: str
@@ -25,8 +31,8 @@ class StoreShape(NamedTuple):
     logged: bool
 
 
-class GroupShape(NamedTuple):
-    """A sub-topology: what it reads, as how many tasks it runs, what it remembers."""
+class SubtopologyShape(NamedTuple):
+    """A sub-topology: the topics it reads, its task count, its stores."""
 
     number: int
     reads: tuple[str, ...]
@@ -36,56 +42,60 @@ class GroupShape(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Fingerprint:
-    """`partitions` has the counts of the internal topics; global stores belong to no group."""
+    """`groups` are the sub-topologies, `partitions` the partition counts of the internal topics."""
 
-    groups: tuple[GroupShape, ...]
+    groups: tuple[SubtopologyShape, ...]
     global_stores: tuple[StoreShape, ...]
     partitions: Mapping[str, int]
 
 
-def fingerprint_of(
+def compute_fingerprint(
     graph: Graph, plan: Plan, config: Config, *, tasks: Mapping[int, int], partitions: Mapping[str, int]
 ) -> Fingerprint:
-    """`tasks` is how many each stage runs as, `partitions` those of internal topics: what `plan.copartition` says."""
+    """Returns the fingerprint of a planned topology. `tasks` are counts by stage, `partitions` by internal topic."""
     serdes = serdes_of(config)
-    groups = (_group(stage, tasks[stage.number], graph, serdes) for stage in plan.stages.values())
-    of_globals = (_store(graph.stores[name], serdes) for name in sorted(graph.global_stores))
-    return Fingerprint(tuple(groups), tuple(of_globals), dict(sorted(partitions.items())))
+    groups = (_subtopology_shape(stage, tasks[stage.number], graph, serdes) for stage in plan.stages.values())
+    global_stores = (_store_shape(graph.stores[name], serdes) for name in sorted(graph.global_stores))
+    return Fingerprint(tuple(groups), tuple(global_stores), dict(sorted(partitions.items())))
 
 
-def _group(stage: Stage, tasks: int, graph: Graph, serdes: Serdes) -> GroupShape:
+def _subtopology_shape(stage: Stage, tasks: int, graph: Graph, serdes: Serdes) -> SubtopologyShape:
     reads = (*stage.topics, *stage.patterns, *stage.inputs)
-    stores = (_store(graph.stores[name], serdes) for name in sorted(stage.stores) if name not in graph.global_stores)
-    return GroupShape(stage.number, tuple(sorted(reads)), tasks, tuple(stores))
+    stores = (
+        _store_shape(graph.stores[name], serdes) for name in sorted(stage.stores) if name not in graph.global_stores
+    )
+    return SubtopologyShape(stage.number, tuple(sorted(reads)), tasks, tuple(stores))
 
 
-def _store(spec: StoreSpec, serdes: Serdes) -> StoreShape:
+def _store_shape(spec: StoreSpec, serdes: Serdes) -> StoreShape:
     spec = resolved(spec, serdes)
     return StoreShape(spec.name, _text(spec.kind), _text(spec.key), _text(spec.value), spec.logging)
 
 
 def _text(thing: Any) -> str:
-    """The same in every process: no addresses, no hashes."""
+    """Returns a text that is the same in every process: without addresses and hashes."""
     if isinstance(thing, Serde):
         return thing.name
     if thing is None or isinstance(thing, bool | int | str):
         return repr(thing)
     if is_dataclass(thing):
-        parts = [f"{f.name}={_text(getattr(thing, f.name))}" for f in fields(thing) if f.name not in _FREE]
+        parts = [f"{f.name}={_text(getattr(thing, f.name))}" for f in fields(thing) if f.name not in _IGNORED]
         return f"{type(thing).__name__}({', '.join(parts)})"
     return type(thing).__qualname__
 
 
-# ------------------------------------------------------------------------------------------------------- differences
-def differences(before: Fingerprint, now: Fingerprint) -> list[str]:
-    """A sentence for each difference that a checkpoint cannot be carried over; nothing if it fits."""
+# -------------------------------------------------------------------------------------------------------- differences
+def find_differences(before: Fingerprint, now: Fingerprint) -> list[str]:
+    """Returns a sentence for each difference that makes a checkpoint unusable; none if it fits."""
     return [
-        *_of_groups({g.number: g for g in before.groups}, {g.number: g for g in now.groups}),
-        *_of_stores(_by_store(before), _by_store(now)),
+        *_compare_subtopologies({g.number: g for g in before.groups}, {g.number: g for g in now.groups}),
+        *_compare_stores(_stores_by_name(before), _stores_by_name(now)),
     ]
 
 
-def _of_groups(before: Mapping[int, GroupShape], now: Mapping[int, GroupShape]) -> Iterator[str]:
+def _compare_subtopologies(
+    before: Mapping[int, SubtopologyShape], now: Mapping[int, SubtopologyShape]
+) -> Iterator[str]:
     for number in sorted(before.keys() | now.keys()):
         old, new = before.get(number), now.get(number)
         if old is None or new is None:
@@ -95,17 +105,17 @@ def _of_groups(before: Mapping[int, GroupShape], now: Mapping[int, GroupShape]) 
             yield f"sub-topology {number} read {', '.join(old.reads)} and now reads {', '.join(new.reads)}"
         names = ", ".join(store.name for store in new.stores)
         if new.tasks != old.tasks and (names or new.tasks < old.tasks):
-            of_stores = f", and its state ({names}) would have to be rescaled" if names else ""
-            yield f"sub-topology {number} had {old.tasks} tasks and now has {new.tasks}{of_stores}"
+            state = f", and its state ({names}) would have to be rescaled" if names else ""
+            yield f"sub-topology {number} had {old.tasks} tasks and now has {new.tasks}{state}"
 
 
-def _by_store(fingerprint: Fingerprint) -> dict[str, tuple[str, StoreShape]]:
-    """Stores by name, with where they are."""
+def _stores_by_name(fingerprint: Fingerprint) -> dict[str, tuple[str, StoreShape]]:
+    """Returns the stores by name, each with its place."""
     found = {s.name: (f"sub-topology {g.number}", s) for g in fingerprint.groups for s in g.stores}
     return found | {store.name: ("the global stores", store) for store in fingerprint.global_stores}
 
 
-def _of_stores(
+def _compare_stores(
     before: Mapping[str, tuple[str, StoreShape]], now: Mapping[str, tuple[str, StoreShape]]
 ) -> Iterator[str]:
     for name in sorted(before.keys() | now.keys()):

@@ -1,9 +1,12 @@
-"""A manifest: what a batch changed. When its file is there, the batch has happened.
+"""The manifest of a batch, and the format of its file. Creating the file commits the batch.
 
-| "HRM1" | blobs | index, MessagePack | digest of the index, 16 bytes | length of the index u32 |
+    | "HRM1" | blobs | index: MessagePack of `Manifest` | digest of the index, 16 bytes | length of the index u32 |
 
-Blobs are what was small enough to lie in the manifest; pieces in the index say where, and have their digests. So the
-digest of the index is one of all of it. Every so often a manifest says everything, so that no earlier one is needed.
+The blobs are deltas, outboxes and carried rows that are small enough. The index refers to each with its digest, so the
+digest of the index covers the whole file. A full manifest describes the whole checkpoint; the others describe what
+changed since the last full one (`since`). `ledger` adds them up, `manifest_builder` makes the next one.
+
+The index is a map: the field names of `Manifest` and `Fingerprint` are part of the format.
 """
 
 from __future__ import annotations
@@ -15,8 +18,8 @@ from typing import NamedTuple
 
 import msgspec
 
-from headrace.checkpoint.delta_files import Chain
-from headrace.checkpoint.files import DIGEST, Piece, digest_of
+from headrace.checkpoint.delta_files import DeltaChain
+from headrace.checkpoint.files import DIGEST, BlobRef, digest_of
 from headrace.checkpoint.fingerprint import Fingerprint
 from headrace.errors import CheckpointCorruptedError
 from headrace.model.ids import TaskId
@@ -27,31 +30,31 @@ _encode = msgspec.msgpack.Encoder().encode
 
 
 class TaskChange(NamedTuple):
-    """A link more, or, if it is `whole`, all links of a task; `due` is when the wall clock next has work for it."""
+    """The deltas that a task got; if `whole`, its whole delta chain. `due` is its next wall-clock deadline."""
 
     task: TaskId
     whole: bool
-    links: Chain
+    deltas: DeltaChain
     due: int | None
 
 
 class Outbox(NamedTuple):
-    """What a task wrote."""
+    """The records that a task wrote in a batch."""
 
     origin: TaskId
-    piece: Piece
+    blob: BlobRef
 
 
 class Carried(NamedTuple):
-    """Rows that a task sent back to one that had run already: the first ones that it reads in the next batch."""
+    """Rows from `origin` to a task that had run already: the first input of `target` in the next batch."""
 
     target: TaskId
     origin: TaskId
-    piece: Piece
+    blob: BlobRef
 
 
 class Changelog(NamedTuple):
-    """A topic with the state that another implementation left, and up to where each of its partitions is read."""
+    """A changelog topic that Kafka Streams left, and the offset up to which each of its partitions is read."""
 
     topic: str
     ends: tuple[int, ...]
@@ -59,61 +62,63 @@ class Changelog(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Manifest:
-    """`since` is the last manifest that says all; in between, tasks, positions and topics are those that changed."""
+    """What batch `number` changed. In a full manifest, `tasks`, `positions` and `topics` have every entry."""
 
     number: int
-    predecessor: bytes  # the digest of the manifest before; empty if it is the first
-    since: int
+    predecessor: bytes  # digest of manifest number - 1; empty in the first one
+    since: int  # number of the last full manifest, this one included
     checkpoint: str
     application: str
     epoch: int
     clock: int
-    delivered: int  # at least the batches up to this one
+    delivered: int  # last batch that was known to be delivered when the manifest was written
     tasks: tuple[TaskChange, ...] = ()
     positions: Mapping[str, Mapping[int, int]] = field(default_factory=dict[str, Mapping[int, int]])
-    topics: Mapping[str, str] = field(default_factory=dict[str, str])  # their ids
-    outboxes: tuple[Outbox, ...] = ()  # in the order in which equal places are written
-    carried: tuple[Carried, ...] = ()  # all that waits
-    dropped: Mapping[str, int] = field(default_factory=dict[str, int])  # records since the beginning, by reason
-    fingerprint: Fingerprint | None = None  # if it changed
-    changelogs: Mapping[str, Changelog] = field(default_factory=dict[str, Changelog])  # to fill stores from, next
+    topics: Mapping[str, str] = field(default_factory=dict[str, str])  # topic id, by name
+    outboxes: tuple[Outbox, ...] = ()  # by (level, task): breaks ties between records of equal order
+    carried: tuple[Carried, ...] = ()  # every row that waits, also from earlier batches
+    dropped: Mapping[str, int] = field(default_factory=dict[str, int])  # count by reason, since the application began
+    fingerprint: Fingerprint | None = None  # if it changed, and in every full manifest
+    changelogs: Mapping[str, Changelog] = field(
+        default_factory=dict[str, Changelog]
+    )  # by store: filled by the next batch
 
     @property
-    def says_all(self) -> bool:
+    def is_full(self) -> bool:
         return self.since == self.number
 
 
 _decode = msgspec.msgpack.Decoder(Manifest).decode
 
 
-class Blobs:
-    """What will lie in a manifest, beside its index."""
+class ManifestBlobs:
+    """Collects the blobs that become part of a manifest's file."""
 
     def __init__(self, number: int) -> None:
         self._number, self._parts, self._end = number, [MAGIC], len(MAGIC)
 
-    def add(self, data: bytes) -> Piece:
-        piece = Piece(self._number, self._end, len(data), digest_of(data))
+    def add(self, data: bytes) -> BlobRef:
+        ref = BlobRef(self._number, self._end, len(data), digest_of(data))
         self._parts.append(data)
         self._end += len(data)
-        return piece
+        return ref
 
-    def followed_by(self, end: bytes) -> bytes:
+    def join(self, end: bytes) -> bytes:
         return b"".join([*self._parts, end])
 
 
-def encode_manifest(manifest: Manifest, blobs: Blobs | None = None) -> bytes:
+def encode_manifest(manifest: Manifest, blobs: ManifestBlobs | None = None) -> bytes:
     index = _encode(manifest)
-    return (blobs or Blobs(manifest.number)).followed_by(index + _END.pack(digest_of(index), len(index)))
+    return (blobs or ManifestBlobs(manifest.number)).join(index + _END.pack(digest_of(index), len(index)))
 
 
-def digest_in(raw: bytes) -> bytes:
-    """The digest of a manifest's file that is whole."""
+def manifest_digest(raw: bytes) -> bytes:
+    """Returns the digest in an encoded manifest, without checking it."""
     return _END.unpack_from(raw, len(raw) - _END.size)[0]
 
 
 def decode_manifest(raw: bytes, name: str) -> tuple[Manifest, bytes]:
-    """A manifest and its digest; `name` is that of its file.
+    """Returns a manifest and its digest. `name` is the name of the file, for errors.
 
     >>> manifest = Manifest(
     ...     number=7, predecessor=b"", since=7, checkpoint="c", application="a", epoch=1, clock=0, delivered=6
@@ -122,19 +127,19 @@ def decode_manifest(raw: bytes, name: str) -> tuple[Manifest, bytes]:
     True
     """
     if raw[: len(MAGIC)] != MAGIC:
-        raise _damaged(name, f"it begins with {raw[:4]!r}, so it is damaged, or a newer Headrace's")
+        raise _unreadable(name, f"it begins with {raw[:4]!r}, so it is damaged, or a newer Headrace's")
     if len(raw) < len(MAGIC) + _END.size:
-        raise _damaged(name, "it is cut off")
+        raise _unreadable(name, "it is cut off")
     digest, length = _END.unpack_from(raw, len(raw) - _END.size)
     start = len(raw) - _END.size - length
     index = raw[max(start, len(MAGIC)) : len(raw) - _END.size]
     if len(index) != length or digest_of(index) != digest:
-        raise _damaged(name, "it does not match its checksum, or is cut off")
+        raise _unreadable(name, "it does not match its checksum, or is cut off")
     try:
         return _decode(index), digest
     except msgspec.ValidationError as error:
-        raise _damaged(name, f"it is of a newer Headrace ({error})") from error
+        raise _unreadable(name, f"it is of a newer Headrace ({error})") from error
 
 
-def _damaged(name: str, why: str) -> CheckpointCorruptedError:
+def _unreadable(name: str, why: str) -> CheckpointCorruptedError:
     return CheckpointCorruptedError(f"the manifest {name} cannot be read: {why}", file=name)

@@ -1,4 +1,9 @@
-"""From receipts to the next manifest."""
+"""Builds the next manifest from the ledger, the receipts of a batch, and finished merges.
+
+    manifest, data = replace(builder, clock=clock, receipts=receipts).build(ledger, full_up_to=1000)
+
+The caller creates the file from `data`; until then the batch has not happened.
+"""
 
 from __future__ import annotations
 
@@ -6,19 +11,27 @@ from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from headrace.checkpoint.compaction import Merge
-from headrace.checkpoint.delta_files import Chain, Link, replaced
-from headrace.checkpoint.files import Blob, FileRef, Piece
+from headrace.checkpoint.compaction import MergeJob, replace_deltas
+from headrace.checkpoint.delta_files import DeltaChain, DeltaRef
+from headrace.checkpoint.files import Blob, BlobRef, FileRef
 from headrace.checkpoint.fingerprint import Fingerprint
 from headrace.checkpoint.ledger import Ledger
-from headrace.checkpoint.manifest import Blobs, Carried, Changelog, Manifest, Outbox, TaskChange, encode_manifest
+from headrace.checkpoint.manifest import (
+    Carried,
+    Changelog,
+    Manifest,
+    ManifestBlobs,
+    Outbox,
+    TaskChange,
+    encode_manifest,
+)
 from headrace.checkpoint.receipt import Receipt
 from headrace.model.ids import TaskId, TopicPartition
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ManifestBuilder:
-    """What goes into the next manifest, besides what the ledger says already."""
+    """What goes into the next manifest besides what the ledger has."""
 
     checkpoint: str
     application: str
@@ -26,84 +39,88 @@ class ManifestBuilder:
     clock: int = 0
     delivered: int = -1
     receipts: Sequence[Receipt] = ()
-    merged: Sequence[tuple[Merge, Link]] = ()
+    merged: Sequence[tuple[MergeJob, DeltaRef]] = ()
     positions: Mapping[TopicPartition, int] = field(default_factory=dict[TopicPartition, int])
     topics: Mapping[str, str] = field(default_factory=dict[str, str])
     fingerprint: Fingerprint | None = None  # if it changed
     changelogs: Mapping[str, Changelog] = field(default_factory=dict[str, Changelog])
 
+    def build(self, ledger: Ledger, *, full_up_to: int) -> tuple[Manifest, bytes]:
+        """Returns the manifest that follows the ledger's last one, and its file.
 
-def write_manifest(ledger: Ledger, draft: ManifestBuilder, *, always_all: int) -> tuple[Manifest, bytes]:
-    """The manifest that follows, and its file. Up to `always_all` links it says all, so that no other one is needed."""
-    number = ledger.number + 1
-    blobs = Blobs(number)
-    receipts = sorted(draft.receipts, key=lambda receipt: (receipt.level, receipt.task))
-    changes = _changes(ledger, receipts, draft.merged, blobs)
-    links = ledger.links + len(receipts)
-    said = ledger.said + sum(len(change.links) for change in changes.values())
-    says_all = bool(draft.fingerprint) or ledger.number < 0 or links <= always_all or said >= links
-    positions = {at: offset for receipt in receipts for at, offset in receipt.positions.items()} | dict(draft.positions)
-    manifest = Manifest(
-        number=number,
-        predecessor=ledger.digest,
-        since=number if says_all else ledger.since,
-        checkpoint=draft.checkpoint,
-        application=draft.application,
-        epoch=draft.epoch,
-        clock=draft.clock,
-        delivered=draft.delivered,
-        tasks=tuple(
-            (_all(ledger) | {t: _whole(ledger, c) for t, c in changes.items()} if says_all else changes).values()
-        ),
-        positions=_nested(ledger.positions | positions if says_all else positions),
-        topics=ledger.topics | dict(draft.topics) if says_all else draft.topics,
-        outboxes=tuple(Outbox(r.task, _piece(r.outbox, blobs)) for r in receipts if r.outbox is not None),
-        carried=_carried(ledger, receipts, blobs),
-        dropped=sum((Counter(receipt.dropped) for receipt in receipts), Counter(ledger.dropped)),
-        fingerprint=draft.fingerprint or (ledger.fingerprint if says_all else None),
-        changelogs=draft.changelogs,
-    )
-    return manifest, encode_manifest(manifest, blobs)
+        It is full if the tasks have at most `full_up_to` deltas together, or if the manifests since the last full one
+        have listed as many deltas as a full one would: so the cost of full manifests stays proportional.
+        """
+        number = ledger.number + 1
+        blobs = ManifestBlobs(number)
+        receipts = sorted(self.receipts, key=lambda receipt: (receipt.level, receipt.task))
+        changes = _task_changes(ledger, receipts, self.merged, blobs)
+        deltas = ledger.delta_count + len(receipts)
+        listed = ledger.listed_deltas + sum(len(change.deltas) for change in changes.values())
+        is_full = bool(self.fingerprint) or ledger.number < 0 or deltas <= full_up_to or listed >= deltas
+        if is_full:
+            changes = _all_tasks(ledger) | {task: _whole(ledger, change) for task, change in changes.items()}
+        positions = {at: offset for receipt in receipts for at, offset in receipt.positions.items()}
+        positions |= self.positions
+        manifest = Manifest(
+            number=number,
+            predecessor=ledger.digest,
+            since=number if is_full else ledger.since,
+            checkpoint=self.checkpoint,
+            application=self.application,
+            epoch=self.epoch,
+            clock=self.clock,
+            delivered=self.delivered,
+            tasks=tuple(changes.values()),
+            positions=_by_topic(ledger.positions | positions if is_full else positions),
+            topics=ledger.topics | dict(self.topics) if is_full else self.topics,
+            outboxes=tuple(Outbox(r.task, _blob_ref(r.outbox, blobs)) for r in receipts if r.outbox is not None),
+            carried=_carried(ledger, receipts, blobs),
+            dropped=sum((Counter(receipt.dropped) for receipt in receipts), Counter(ledger.dropped)),
+            fingerprint=self.fingerprint or (ledger.fingerprint if is_full else None),
+            changelogs=self.changelogs,
+        )
+        return manifest, encode_manifest(manifest, blobs)
 
 
-def _changes(
-    ledger: Ledger, receipts: Sequence[Receipt], merged: Sequence[tuple[Merge, Link]], blobs: Blobs
+def _task_changes(
+    ledger: Ledger, receipts: Sequence[Receipt], merged: Sequence[tuple[MergeJob, DeltaRef]], blobs: ManifestBlobs
 ) -> dict[TaskId, TaskChange]:
     changes: dict[TaskId, TaskChange] = {}
-    for job, link in merged:
-        standing = ledger.standing(job.task)
-        chain = changes[job.task].links if job.task in changes else standing.chain
-        changes[job.task] = TaskChange(job.task, True, replaced(chain, job.links, link), standing.due)
+    for job, delta in merged:
+        head = ledger.head(job.task)
+        chain = changes[job.task].deltas if job.task in changes else head.chain
+        changes[job.task] = TaskChange(job.task, True, replace_deltas(chain, job.deltas, delta), head.due)
     for receipt in receipts:
-        link = Link(*receipt.version, receipt.entries, _piece(receipt.delta, blobs))
-        before: Chain = changes[receipt.task].links if receipt.task in changes and not receipt.whole else ()
+        delta = DeltaRef(*receipt.version, receipt.entries, _blob_ref(receipt.delta, blobs))
+        before: DeltaChain = changes[receipt.task].deltas if receipt.task in changes and not receipt.whole else ()
         is_whole = receipt.whole or receipt.task in changes
-        changes[receipt.task] = TaskChange(receipt.task, is_whole, (*before, link), receipt.due)
+        changes[receipt.task] = TaskChange(receipt.task, is_whole, (*before, delta), receipt.due)
     return changes
 
 
-def _all(ledger: Ledger) -> dict[TaskId, TaskChange]:
-    return {task: TaskChange(task, True, standing.chain, standing.due) for task, standing in ledger.tasks.items()}
+def _all_tasks(ledger: Ledger) -> dict[TaskId, TaskChange]:
+    return {task: TaskChange(task, True, head.chain, head.due) for task, head in ledger.tasks.items()}
 
 
 def _whole(ledger: Ledger, change: TaskChange) -> TaskChange:
     if change.whole:
         return change
-    return change._replace(whole=True, links=ledger.standing(change.task).chain + change.links)
+    return change._replace(whole=True, deltas=ledger.head(change.task).chain + change.deltas)
 
 
-def _carried(ledger: Ledger, receipts: Sequence[Receipt], blobs: Blobs) -> tuple[Carried, ...]:
-    """What waits now: of what waited, the rows of tasks that did not run."""
+def _carried(ledger: Ledger, receipts: Sequence[Receipt], blobs: ManifestBlobs) -> tuple[Carried, ...]:
+    """Returns the new carried rows, and those from before whose target did not run in this batch."""
     ran = {receipt.task for receipt in receipts}
-    new = [Carried(to, r.task, _piece(blob, blobs)) for r in receipts for to, blob in sorted(r.carried.items())]
+    new = [Carried(to, r.task, _blob_ref(blob, blobs)) for r in receipts for to, blob in sorted(r.carried.items())]
     return (*(rows for rows in ledger.carried if rows.target not in ran), *new)
 
 
-def _piece(blob: Blob, blobs: Blobs) -> Piece:
-    return Piece(blob.name, 0, blob.size, blob.digest) if isinstance(blob, FileRef) else blobs.add(blob)
+def _blob_ref(blob: Blob, blobs: ManifestBlobs) -> BlobRef:
+    return BlobRef(blob.name, 0, blob.size, blob.digest) if isinstance(blob, FileRef) else blobs.add(blob)
 
 
-def _nested(positions: Mapping[TopicPartition, int]) -> dict[str, dict[int, int]]:
+def _by_topic(positions: Mapping[TopicPartition, int]) -> dict[str, dict[int, int]]:
     found: defaultdict[str, dict[int, int]] = defaultdict(dict)
     for at, offset in sorted(positions.items()):
         found[at.topic][at.partition] = offset

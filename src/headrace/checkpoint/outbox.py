@@ -1,11 +1,11 @@
-"""Records on their way to the log, and rows on their way to the next batch, as bytes.
+"""The formats of an outbox (records for the log) and of rows (input of another task, in this batch or the next).
 
-outbox   | "HRO1" | MessagePack: [[topic, partition or nil, [packed records, …], orders], …] |
-rows     | "HRB1" | MessagePack: [[topic, partition, offset, key, value, timestamp, headers, order], …] |
+    outbox   | "HRO1" | MessagePack: [section, …] |   section: [topic, partition or nil, [packed records, …], orders]
+    rows     | "HRB1" | MessagePack: [[topic, partition, offset, key, value, timestamp, headers, order], …] |
 
-Packed records are `log.packing`'s, so that they go into the log as they are. The partition is nil where the number of
-partitions was not known. Orders are the MessagePack of a list, compressed by zstd: they are read only if several tasks
-wrote to one partition.
+Packed records are in the format of `log.records`, so the log appends them without decoding. The partition is nil if the
+worker did not know how many partitions the topic has. Orders are a MessagePack list, compressed with zstd: only
+`merge_outboxes` reads them, and only if several tasks wrote to one partition.
 """
 
 from __future__ import annotations
@@ -29,21 +29,19 @@ from headrace.runtime.environment import Output, Row
 _arrow: Any = pa  # it has no types
 
 OUTBOX, ROWS = b"HRO1", b"HRB1"
-Partitions = Callable[[str], int | None]  # how many a topic has, None if that is not known
+Partitions = Callable[[str], int | None]  # the partition count of a topic; None if it is not known
 Place = tuple[str, int | None]
-Order = (
-    tuple[Any, ...] | int | str | None
-)  # what stands in for `Any` in rows; in a tuple, only what is not a tuple itself
+Order = tuple[Any, ...] | int | str | None  # a tuple has no tuples in it
 _Record = tuple[bytes | None, bytes | None, int, Headers]
 
 
 class Section(NamedTuple):
-    """What a task wrote to one partition, or to a topic whose partitions it did not know."""
+    """The records of one task for one partition, or for a topic whose partition count it did not know."""
 
     topic: str
     partition: int | None
     packed: list[bytes]
-    orders: tuple[int, bytes]  # their length, and they themselves, compressed
+    orders: tuple[int, bytes]  # size before compression, compressed bytes
 
 
 _encode = msgspec.msgpack.Encoder().encode
@@ -54,16 +52,20 @@ _decode_rows = msgspec.msgpack.Decoder(
 ).decode
 
 
-def encode_outbox(outputs: Sequence[Output], partitions: Partitions, home: int = 0) -> bytes:
-    """Outputs of a task in their order; those whose partition is open go where the hash of their key says.
+def encode_outbox(outputs: Sequence[Output], partitions: Partitions, own_partition: int = 0) -> bytes:
+    """Encodes the outputs of a task. An output without a partition goes where the hash of its key says.
 
-    Those without a key go to the partition that the task has itself, `home`, or would have if there were as many.
+    One without a key goes to `own_partition`, the task's own, modulo the partition count of the topic.
     """
-    sections = [_section(place, rows) for place, rows in _by_place(outputs, partitions, home).items()]
+    sections = [
+        _encode_section(place, rows) for place, rows in _group_by_partition(outputs, partitions, own_partition).items()
+    ]
     return OUTBOX + _encode(sections)
 
 
-def _by_place(outputs: Sequence[Output], partitions: Partitions, home: int) -> dict[Place, list[Output]]:
+def _group_by_partition(
+    outputs: Sequence[Output], partitions: Partitions, own_partition: int
+) -> dict[Place, list[Output]]:
     found: defaultdict[Place, list[Output]] = defaultdict(list)
     counts: dict[str, int | None] = {}
     for row in outputs:
@@ -75,14 +77,14 @@ def _by_place(outputs: Sequence[Output], partitions: Partitions, home: int) -> d
             if count == 1:
                 partition = 0
             elif count is not None and key is None:
-                partition = home % count
+                partition = own_partition % count
             elif count is not None:
                 partition = known_partition(key, count)
         found[topic, partition].append(row)
     return found
 
 
-def _section(place: Place, rows: Sequence[Output]) -> Section:
+def _encode_section(place: Place, rows: Sequence[Output]) -> Section:
     _, _, keys, values, timestamps, headers, orders = zip(*rows, strict=True)
     records = Records(keys, values, timestamps, headers if any(headers) else None)
     raw = _encode(orders)
@@ -96,50 +98,52 @@ def decode_outbox(raw: bytes, name: str = "an outbox") -> list[Section]:
     [('t', [b'k'])]
     """
     if not raw.startswith(OUTBOX):
-        raise CheckpointCorruptedError(f"{name} is none, or a newer Headrace's: it begins with {raw[:4]!r}", file=name)
+        raise CheckpointCorruptedError(
+            f"{name} is not an outbox, or a newer Headrace's: it begins with {raw[:4]!r}", file=name
+        )
     return _decode_sections(memoryview(raw)[len(OUTBOX) :])
 
 
-# ------------------------------------------------------------------------------------------------------- delivery
-def items_of(outboxes: Iterable[tuple[int, Sequence[Section]]], count: Callable[[str], int]) -> list[Item]:
-    """What tasks wrote, for the log: where several wrote to a partition, in the order of what caused it.
+# ----------------------------------------------------------------------------------------------------------- delivery
+def merge_outboxes(outboxes: Iterable[tuple[int, Sequence[Section]]], count: Callable[[str], int]) -> list[Item]:
+    """Returns what to append to the log. Records of several tasks for one partition are merged by their order.
 
-    Each outbox comes with the partition of its task; `count` says how many partitions a topic has.
+    Each outbox comes with the partition of its task. `count` returns the partition count of a topic.
     """
     places: defaultdict[TopicPartition, list[Section]] = defaultdict(list)
-    for home, sections in outboxes:
+    for own_partition, sections in outboxes:
         for section in sections:
-            for placed in _placed(section, count, home):
-                places[TopicPartition(placed.topic, placed.partition or 0)].append(placed)
+            for part in _split(section, count, own_partition):
+                places[TopicPartition(part.topic, part.partition or 0)].append(part)
     items: list[Item] = []
     for place, sections in places.items():
         if len(sections) == 1:
             items += [(place, packed) for packed in sections[0].packed]
         else:
-            items.append((place, Records.from_rows(list(_merged(sections)))))
+            items.append((place, Records.from_rows(list(_merge_sections(sections)))))
     return items
 
 
-def _placed(section: Section, count: Callable[[str], int], home: int) -> list[Section]:
-    """A section as it is, or, if it has no partition, in parts for each."""
+def _split(section: Section, count: Callable[[str], int], own_partition: int) -> list[Section]:
+    """Splits a section without a partition into one section per partition."""
     if section.partition is not None:
         return [section]
     partitions = count(section.topic)
     rows = defaultdict[int, list[Output]](list)
     for record, order in zip(_records(section), _orders(section), strict=True):
         chosen = known_partition(record[0], partitions)
-        partition = home % partitions if chosen is None else chosen
+        partition = own_partition % partitions if chosen is None else chosen
         rows[partition].append((section.topic, partition, *record, order))
-    return [_section((section.topic, partition), some) for partition, some in rows.items()]
+    return [_encode_section((section.topic, partition), some) for partition, some in rows.items()]
 
 
-def _merged(sections: Sequence[Section]) -> Iterator[_Record]:
-    """The records of several tasks by order; those of one task stay in their sequence."""
+def _merge_sections(sections: Sequence[Section]) -> Iterator[_Record]:
+    """Merges the records of several tasks by order. Records of one task keep their sequence."""
     rows = [
         (order, origin, sequence, record)
         for origin, section in enumerate(sections)
         for sequence, (order, record) in enumerate(
-            # What a task wrote late for an early cause stays behind what it wrote before.
+            # The running maximum keeps a record behind those that its task wrote before it.
             zip(accumulate(map(_rank, _orders(section)), max), _records(section), strict=True)
         )
     ]
@@ -148,7 +152,7 @@ def _merged(sections: Sequence[Section]) -> Iterator[_Record]:
 
 
 def _rank(order: Order) -> tuple[Any, ...]:
-    """What was caused by no record comes first."""
+    """Returns a sort key. Outputs that no record caused (punctuation) come first."""
     if order is None:
         return ()
     return order if isinstance(order, tuple) else (order,)
@@ -166,7 +170,7 @@ def _orders(section: Section) -> list[Order]:
     return _decode_orders(_arrow.decompress(raw, length, "zstd", asbytes=True))
 
 
-# --------------------------------------------------------------------------------------------------------- next batch
+# --------------------------------------------------------------------------------------------------------------- rows
 def encode_rows(rows: Sequence[Row]) -> bytes:
     return ROWS + _encode(rows)
 
@@ -178,6 +182,6 @@ def decode_rows(raw: bytes, name: str = "rows") -> list[Row]:
     """
     if not raw.startswith(ROWS):
         raise CheckpointCorruptedError(
-            f"{name} are none, or a newer Headrace's: they begin with {raw[:4]!r}", file=name
+            f"{name} are not rows, or a newer Headrace's: they begin with {raw[:4]!r}", file=name
         )
     return _decode_rows(memoryview(raw)[len(ROWS) :])

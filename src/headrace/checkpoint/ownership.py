@@ -1,10 +1,10 @@
-"""Who runs on a checkpoint: one instance at a time, each with an epoch of its own.
+"""Ownership of a checkpoint: one instance at a time, each with its own epoch, kept alive by a lease.
 
-Whoever makes the file of the next epoch is the owner. It says again and again that it is alive; one that has not said
-so for the length of its lease, or whose process is known to be gone, may be followed. The lease is a courtesy: what
-keeps an old owner from doing harm is that manifests are made once.
+    instance = the process that creates owners/EPOCH first; it renews its lease with owners/EPOCH.COUNT
+    | "HRW1" | digest of the rest, 16 bytes | JSON of `LeaseRecord` |
 
-| "HRW1" | digest of the rest, 16 bytes | JSON: who, and when it last was alive |
+Another instance may take over when the lease has expired, was released, or belongs to a process that has exited. The
+lease is no protection, only a courtesy: an owner that was replaced can do no harm because manifests are created once.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from headrace.checkpoint.files import OWNERS, digits, seal, unseal
+from headrace.checkpoint.files import OWNERS, decode_checksummed, encode_checksummed, format_number
 from headrace.checkpoint.storage import Storage
 from headrace.errors import AlreadyRunningError, CheckpointCorruptedError, FencedError, MissingFileError
 from headrace.model.clock import Clock
@@ -32,42 +32,42 @@ _NAME = re.compile(rf"{OWNERS}(\d{{12,}})(?:\.(\d{{12,}}|released))?")
 _log = logging.getLogger(__name__)
 
 
-class Holder(NamedTuple):
-    """A process: on which machine, since its last start, and when it began there."""
+class LeaseHolder(NamedTuple):
+    """A process that may own a checkpoint. `machine` is the boot id and the pid namespace, `started` in ticks."""
 
     host: str
     machine: str
     process: int
-    began: str
+    started: str
 
 
-class Sign(NamedTuple):
-    """A sign of life."""
+class LeaseRecord(NamedTuple):
+    """The content of an owner file: the lease was renewed at `at`, for `lease` ms."""
 
-    holder: Holder
+    holder: LeaseHolder
     at: int
     lease: int
-    token: str = ""  # of the beginning of an epoch, by which one knows one's own
+    token: str = ""  # tells two instances apart that create the same epoch
 
 
-def this_process() -> Holder:
-    """Who we are. Containers on one machine count their processes on their own, so they are machines, too."""
+def this_process() -> LeaseHolder:
+    """Returns this process. A container counts as a machine, because it has its own process ids."""
     machine = ""
     with suppress(OSError):
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
         machine = f"{boot} {Path('/proc/self/ns/pid').readlink()}"
-    return Holder(socket.gethostname(), machine, os.getpid(), _began(os.getpid()))
+    return LeaseHolder(socket.gethostname(), machine, os.getpid(), _start_time(os.getpid()))
 
 
-def is_gone(holder: Holder, me: Holder) -> bool:
-    """Whether a process certainly does not run any more; only one on the same machine can tell."""
-    if not holder.machine or holder.machine != me.machine:
+def has_exited(holder: LeaseHolder, observer: LeaseHolder) -> bool:
+    """True when a process has certainly exited. Only an observer on the same machine can tell."""
+    if not holder.machine or holder.machine != observer.machine:
         return False
-    return _began(holder.process) != holder.began
+    return _start_time(holder.process) != holder.started
 
 
-def _began(process: int) -> str:
-    """When a process began, in ticks since the machine did; empty if there is none, or only what is left of it."""
+def _start_time(process: int) -> str:
+    """Returns when a process started, in ticks since boot; empty if it does not exist or is a zombie."""
     try:
         fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
         return "" if fields[0] in "ZX" else fields[19]
@@ -76,11 +76,11 @@ def _began(process: int) -> str:
 
 
 class Ownership:
-    """An epoch that is ours until it is released, or somebody begins the next one."""
+    """An epoch that this instance holds until it releases it, or until another instance begins the next one."""
 
-    def __init__(self, storage: Storage, clock: Clock, me: Holder, lease: int, epoch: int) -> None:
-        self.epoch, self._storage, self._clock, self._me, self._lease = epoch, storage, clock, me, lease
-        self._beats, self._last, self._turn = 0, clock.now(), threading.Lock()
+    def __init__(self, storage: Storage, clock: Clock, process: LeaseHolder, lease_ms: int, epoch: int) -> None:
+        self.epoch, self._storage, self._clock, self._process, self._lease_ms = epoch, storage, clock, process, lease_ms
+        self._renewals, self._renewed_at, self._lock = 0, clock.now(), threading.Lock()
 
     @classmethod
     def claim(
@@ -88,60 +88,61 @@ class Ownership:
         storage: Storage,
         clock: Clock,
         *,
-        me: Holder,
-        lease: int,
-        above: int = 0,
-        gone: Callable[[Holder, Holder], bool] = is_gone,
+        process: LeaseHolder,
+        lease_ms: int,
+        last_epoch: int = 0,
+        has_exited: Callable[[LeaseHolder, LeaseHolder], bool] = has_exited,
     ) -> Ownership:
-        """Begins the epoch after the last one, which is at least `above`, if nobody is in it."""
-        last = max([above, *_epochs(storage)])
-        sign = _last_sign(storage, last)
+        """Begins the next epoch, after `last_epoch` or a later one. Raises AlreadyRunningError if that has an owner."""
+        last = max([last_epoch, *_epochs(storage)])
+        lease = _read_lease(storage, last)
         now = clock.now()
-        if sign is not None and now < sign.at + sign.lease and not gone(sign.holder, me):
+        if lease is not None and now < lease.at + lease.lease and not has_exited(lease.holder, process):
             raise AlreadyRunningError(
-                f"another instance runs on {storage.describe()}: process {sign.holder.process} on {sign.holder.host}, "
-                f"{max(0, now - sign.at)} ms ago. One instance runs an application; to scale out, give Spark more "
-                f"executors. If that one is gone, this works in {sign.at + sign.lease - now} ms"
+                f"another instance runs on {storage.describe()}: process {lease.holder.process} on "
+                f"{lease.holder.host}, {max(0, now - lease.at)} ms ago. One instance runs an application; to scale "
+                "out, give Spark more executors. If that instance is gone, this works in "
+                f"{lease.at + lease.lease - now} ms"
             )
         epoch = last + 1
-        if not _begun(storage, epoch, Sign(me, now, lease, secrets.token_hex(8))):
+        if not _create_epoch(storage, epoch, LeaseRecord(process, now, lease_ms, secrets.token_hex(8))):
             raise AlreadyRunningError(f"another instance has just begun to run on {storage.describe()}")
-        return cls(storage, clock, me, lease, epoch)
+        return cls(storage, clock, process, lease_ms, epoch)
 
-    def beat(self) -> None:
-        """Says that we are alive, if it is time to and nobody has followed us."""
-        with self._turn:
+    def renew(self) -> None:
+        """Renews the lease if a third of it has passed. Raises FencedError if another instance has taken over."""
+        with self._lock:
             now = self._clock.now()
-            if now - self._last >= self._lease // 3:
-                self._beat(now)
+            if now - self._renewed_at >= self._lease_ms // 3:
+                self._renew(now)
 
-    def _beat(self, now: int) -> None:
+    def _renew(self, now: int) -> None:
         if max(_epochs(self._storage), default=0) > self.epoch:
             raise FencedError(f"another instance has taken over {self._storage.describe()}: this one must stop")
-        name = OWNERS + digits(self.epoch)
-        self._storage.create(f"{name}.{digits(self._beats + 1)}", _encode(Sign(self._me, now, self._lease)))
-        if self._beats:
-            self._storage.delete(f"{name}.{digits(self._beats)}")
-        self._beats, self._last = self._beats + 1, now
+        name, count = OWNERS + format_number(self.epoch), self._renewals + 1
+        self._storage.create(f"{name}.{format_number(count)}", _encode(LeaseRecord(self._process, now, self._lease_ms)))
+        if self._renewals:
+            self._storage.delete(f"{name}.{format_number(self._renewals)}")
+        self._renewals, self._renewed_at = count, now
 
     def release(self) -> None:
-        """Lets others follow at once."""
-        self._storage.create(f"{OWNERS}{digits(self.epoch)}.released", b"")
+        """Ends the lease, so that another instance can start at once."""
+        self._storage.create(f"{OWNERS}{format_number(self.epoch)}.released", b"")
 
-    def forget_earlier(self) -> None:
-        """Removes what earlier epochs left."""
+    def delete_earlier_epochs(self) -> None:
+        """Deletes the files of earlier epochs."""
         for name in self._storage.names(OWNERS):
             found = _NAME.match(name)
             if found and int(found[1]) < self.epoch:
                 self._storage.delete(name)
 
 
-def _begun(storage: Storage, epoch: int, sign: Sign) -> bool:
-    """Whether the epoch is ours; an object store may have taken the file though its answer was lost."""
-    name, data = OWNERS + digits(epoch), _encode(sign)
+def _create_epoch(storage: Storage, epoch: int, lease: LeaseRecord) -> bool:
+    """Returns True if the epoch is ours, also when an object store took the file and lost its answer."""
+    name, data = OWNERS + format_number(epoch), _encode(lease)
     try:
         return storage.create(name, data) or storage.read(name) == data
-    except MissingFileError:  # whoever made it was followed already
+    except MissingFileError:  # a later owner has deleted it
         return False
 
 
@@ -149,22 +150,27 @@ def _epochs(storage: Storage) -> set[int]:
     return {int(found[1]) for name in storage.names(OWNERS) if (found := _NAME.fullmatch(name))}
 
 
-def _last_sign(storage: Storage, epoch: int) -> Sign | None:
-    """The last sign of life in an epoch; None if there is none, or it is over."""
-    begun = OWNERS + digits(epoch)
-    names = [name for name in storage.names(begun) if _NAME.fullmatch(name)]
-    if not names or f"{begun}.released" in names:
+def _read_lease(storage: Storage, epoch: int) -> LeaseRecord | None:
+    """Returns the latest lease of an epoch; None if there is none, or it was released."""
+    first = OWNERS + format_number(epoch)
+    names = [name for name in storage.names(first) if _NAME.fullmatch(name)]
+    if not names or f"{first}.released" in names:
         return None
     try:
         raw = storage.read(names[-1])
-    except MissingFileError:  # followed by another one just now
-        return _last_sign(storage, epoch)
+    except MissingFileError:  # it was renewed meanwhile
+        return _read_lease(storage, epoch)
     try:
-        return msgspec.json.decode(unseal(MAGIC, raw, names[-1]), type=Sign)
+        return decode_lease(raw, names[-1])
     except CheckpointCorruptedError as error:
-        _log.warning("%s: whoever left it counts as gone", error)
+        _log.warning("%s: the lease in it counts as expired", error)
         return None
 
 
-def _encode(sign: Sign) -> bytes:
-    return seal(MAGIC, msgspec.json.encode(sign))
+def _encode(lease: LeaseRecord) -> bytes:
+    return encode_checksummed(MAGIC, msgspec.json.encode(lease))
+
+
+def decode_lease(raw: bytes, name: str) -> LeaseRecord:
+    """Decodes an owner file. `name` is the name of the file, for errors."""
+    return msgspec.json.decode(decode_checksummed(MAGIC, raw, name), type=LeaseRecord)

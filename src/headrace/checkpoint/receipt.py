@@ -1,20 +1,26 @@
-"""What an attempt at a task hands back, and whether the receipts of a batch belong together.
+"""The receipt: what one attempt at a task did in a batch, sent from the worker to the driver.
 
-How an attempt at a task hands back what it did.
+    receipt = Receipt(task=task, level=0, number=12, attempt=new_attempt(), base=version)
+    …                                                     # run the task
+    receipt = complete_receipt(storage, replace(receipt, positions=…), delta, outputs, carried, partitions, inline=n)
+    check_receipts(receipts, 12, versions)                # in the driver, before the commit
+
+    | "HRR1" | MessagePack of `Receipt` |                 no checksum: a receipt lives as long as its batch
+
+The message is a map: the field names of `Receipt` are part of the format.
 """
 
 from __future__ import annotations
 
 import secrets
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import NamedTuple
+from dataclasses import dataclass, field, replace
 
 import msgspec
 
-from headrace.checkpoint.files import Blob, attempt_name, stow
+from headrace.checkpoint.files import Blob, task_file_name, write_blob
 from headrace.checkpoint.outbox import Partitions, encode_outbox, encode_rows
-from headrace.checkpoint.steps import RECEIPT, AtStep, step, unobserved
+from headrace.checkpoint.steps import RECEIPT, AtStep, ignore_step, step
 from headrace.checkpoint.storage import Storage
 from headrace.errors import StageRerunError, StreamsError
 from headrace.model.ids import TaskId, TopicPartition
@@ -28,28 +34,27 @@ _encode = msgspec.msgpack.Encoder().encode
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Receipt:
-    """What one attempt at a task did in a batch.
+    """What one attempt at a task did in batch `number`.
 
-    `sent` counts the rows for each task of a later level, `consumed` those that came from each attempt of an earlier
-    one. `whole`: the delta is all of the state, whatever was there before.
+    `sent` and `consumed` let the driver notice that Spark ran part of a batch twice: see `check_receipts`.
     """
 
     task: TaskId
     level: int
     number: int
     attempt: str
-    base: Version | None  # what it started from
-    delta: Blob  # by `state.delta.encode_delta`
-    entries: int  # in the delta
-    whole: bool = False
+    base: Version | None  # the version that it started from
+    delta: Blob = b""  # by `state.delta.encode_delta`
+    entries: int = 0  # in the delta
+    whole: bool = False  # the delta is the whole state, whatever was there before
     outbox: Blob | None = None  # by `outbox.encode_outbox`
     carried: Mapping[TaskId, Blob] = field(default_factory=dict[TaskId, Blob])  # by `outbox.encode_rows`
     positions: Mapping[TopicPartition, int] = field(default_factory=dict[TopicPartition, int])  # next offsets to read
-    dropped: Mapping[str, int] = field(default_factory=dict[str, int])
-    due: int | None = None  # when the wall clock next has work for it
+    dropped: Mapping[str, int] = field(default_factory=dict[str, int])  # records by reason
+    due: int | None = None  # its next wall-clock deadline
     stream_time: int = -1
-    sent: Mapping[TaskId, int] = field(default_factory=dict[TaskId, int])
-    consumed: Mapping[str, int] = field(default_factory=dict[str, int])
+    sent: Mapping[TaskId, int] = field(default_factory=dict[TaskId, int])  # rows, by task of a later level
+    consumed: Mapping[str, int] = field(default_factory=dict[str, int])  # rows, by attempt of an earlier level
 
     @property
     def version(self) -> Version:
@@ -60,11 +65,10 @@ _decode = msgspec.msgpack.Decoder(Receipt).decode
 
 
 def new_attempt() -> str:
-    """An id that no other attempt has, of any task, ever."""
+    """Returns an id that no other attempt at any task has."""
     return secrets.token_hex(8)
 
 
-# | "HRR1" | MessagePack |; it lives as long as its batch, so it has no checksum
 def encode_receipt(receipt: Receipt) -> bytes:
     return MAGIC + _encode(receipt)
 
@@ -75,9 +79,40 @@ def decode_receipt(raw: bytes) -> Receipt:
     return _decode(memoryview(raw)[len(MAGIC) :])
 
 
-# ------------------------------------------------------------------------------------------------------------ checks
+def complete_receipt(
+    storage: Storage,
+    receipt: Receipt,
+    delta: Delta,
+    outputs: Sequence[Output],
+    carried: Mapping[TaskId, Sequence[Row]],
+    partitions: Partitions,
+    *,
+    inline: int,
+    at_step: AtStep = ignore_step,
+) -> Receipt:
+    """Adds the results of the attempt. At most `inline` bytes of them go into the receipt, the rest into files."""
+    left = inline
+
+    def write(folder: str, data: bytes, suffix: str = "") -> Blob:
+        nonlocal left
+        name = task_file_name(folder, receipt.task, receipt.number, receipt.attempt + suffix)
+        blob = write_blob(storage, name, data, inline=left, at_step=at_step)
+        left -= len(blob) if isinstance(blob, bytes) else 0
+        return blob
+
+    with step(RECEIPT, at_step):
+        outbox = encode_outbox(outputs, partitions, receipt.task.partition) if outputs else None
+        return replace(
+            receipt,
+            delta=write("deltas", encode_delta(delta)),
+            entries=len(delta.changes),
+            outbox=None if outbox is None else write("outboxes", outbox),
+            carried={to: write("carried", encode_rows(rows), f"-{to}") for to, rows in carried.items() if rows},
+        )
+
+
 def check_receipts(receipts: Sequence[Receipt], number: int, versions: Mapping[TaskId, Version | None]) -> None:
-    """Refuses receipts that are not of one run of batch `number` from the given versions."""
+    """Raises StageRerunError unless the receipts are of one run of batch `number`, from the given versions."""
     by_task: dict[TaskId, Receipt] = {}
     for receipt in receipts:
         if receipt.number != number:
@@ -100,75 +135,4 @@ def check_receipts(receipts: Sequence[Receipt], number: int, versions: Mapping[T
 
 
 def _rerun(why: str) -> StageRerunError:
-    return StageRerunError(f"{why}: part of the batch was run again. Nothing is committed; run the whole batch anew")
-
-
-class Attempt(NamedTuple):
-    """An attempt at a task in a batch; `base` is the version that it starts from."""
-
-    task: TaskId
-    level: int
-    number: int
-    id: str
-    base: Version | None
-
-    @property
-    def version(self) -> Version:
-        return Version(self.number, self.id)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Yield:
-    """What an attempt gave: changes of the state, records for the log, rows for the next batch, and counts."""
-
-    delta: Delta
-    outputs: Sequence[Output] = ()
-    carried: Mapping[TaskId, Sequence[Row]] = field(default_factory=dict[TaskId, Sequence[Row]])
-    positions: Mapping[TopicPartition, int] = field(default_factory=dict[TopicPartition, int])
-    dropped: Mapping[str, int] = field(default_factory=dict[str, int])
-    due: int | None = None
-    stream_time: int = -1
-    sent: Mapping[TaskId, int] = field(default_factory=dict[TaskId, int])
-    consumed: Mapping[str, int] = field(default_factory=dict[str, int])
-    whole: bool = False
-
-
-def hand_back(
-    storage: Storage,
-    attempt: Attempt,
-    given: Yield,
-    partitions: Partitions,
-    *,
-    inline: int,
-    at_step: AtStep = unobserved,
-) -> Receipt:
-    """The receipt of an attempt; what does not fit into `inline` bytes is written to files first."""
-    left = inline
-
-    def stowed(folder: str, data: bytes, suffix: str = "") -> Blob:
-        nonlocal left
-        name = attempt_name(folder, attempt.task, attempt.number, attempt.id + suffix)
-        blob = stow(storage, name, data, inline=left, at_step=at_step)
-        left -= len(blob) if isinstance(blob, bytes) else 0
-        return blob
-
-    with step(RECEIPT, at_step):
-        outbox = encode_outbox(given.outputs, partitions, attempt.task.partition) if given.outputs else None
-        return Receipt(
-            task=attempt.task,
-            level=attempt.level,
-            number=attempt.number,
-            attempt=attempt.id,
-            base=attempt.base,
-            delta=stowed("deltas", encode_delta(given.delta)),
-            entries=len(given.delta.changes),
-            whole=given.whole,
-            outbox=None if outbox is None else stowed("outboxes", outbox),
-            carried={to: stowed("carried", encode_rows(rows), f"-{to}") for to, rows in given.carried.items() if rows},
-            positions=given.positions,
-            dropped=given.dropped,
-            due=given.due,
-            stream_time=given.stream_time,
-            sent=given.sent,
-            consumed=given.consumed,
-        )
+    return StageRerunError(f"{why}: part of the batch was run again. Nothing is committed; run the whole batch again")

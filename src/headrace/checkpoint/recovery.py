@@ -1,4 +1,11 @@
-"""What is checked and read before anything runs: whose checkpoint it is, where it stands, whether the log fits."""
+"""What happens before the first batch of an instance: reads the checkpoint, and checks that it fits.
+
+recover_ledger        the last committed state            check_topology     the topology is the one that wrote it
+identify_checkpoint   it is this application's            check_topics       the source topics are the same
+find_undelivered      batches that the log lacks          check_deliveries   the log is the same
+
+| "HRI1" | digest of the rest, 16 bytes | JSON: [checkpoint id, application] |   the file `checkpoint`
+"""
 
 from __future__ import annotations
 
@@ -9,9 +16,9 @@ from typing import NamedTuple
 
 import msgspec
 
-from headrace.checkpoint.delivery import Target
-from headrace.checkpoint.files import CHECKPOINT, manifest_name, seal, unseal
-from headrace.checkpoint.fingerprint import Fingerprint, differences
+from headrace.checkpoint.delivery import DeliveryTarget
+from headrace.checkpoint.files import CHECKPOINT, decode_checksummed, encode_checksummed, manifest_name
+from headrace.checkpoint.fingerprint import Fingerprint, find_differences
 from headrace.checkpoint.ledger import Ledger, manifest_numbers, read_ledger, read_manifest
 from headrace.checkpoint.manifest import Outbox
 from headrace.checkpoint.storage import Storage
@@ -23,43 +30,43 @@ _log = logging.getLogger(__name__)
 
 
 class Identity(NamedTuple):
-    """Whose checkpoint it is. | "HRI1" | digest of the rest, 16 bytes | JSON: [id, application] |"""
+    """The id of a checkpoint, and its application."""
 
     checkpoint: str
     application: str
 
 
-def recover(storage: Storage, keep: int) -> Ledger:
-    """What the manifests say, of which the last `keep` are kept."""
+def recover_ledger(storage: Storage, keep: int) -> Ledger:
+    """Reads the ledger up to the last manifest, with the last `keep` manifests as far as they exist."""
     numbers = manifest_numbers(storage)
     if not numbers:
         return Ledger()
     last = first = numbers[-1]
-    there = set(numbers)
-    while first - 1 in there and first > last - keep + 1:
+    existing = set(numbers)
+    while first - 1 in existing and first > last - keep + 1:
         first -= 1
     try:
         return read_ledger(storage, last, first)
     except CheckpointCorruptedError as error:
         ledger = read_ledger(storage, last)
-        _log.warning("%s. It is not needed: the last manifest is %d", error, last)
+        _log.warning("%s. The last manifest, %d, does not need it", error, last)
         return ledger
 
 
 def read_fingerprint(storage: Storage) -> Fingerprint | None:
-    """What the checkpoint presumes of the topology: internal topics must keep their numbers of partitions."""
-    return recover(storage, 1).fingerprint
+    """Returns the fingerprint of the topology that wrote the checkpoint: internal topics keep its partition counts."""
+    return recover_ledger(storage, 1).fingerprint
 
 
 def read_positions(storage: Storage) -> dict[TopicPartition, tuple[int, str]]:
-    """Up to where partitions were read, each with the id of its topic."""
-    ledger = recover(storage, 1)
+    """Returns the next offset of every partition, with the id of its topic."""
+    ledger = recover_ledger(storage, 1)
     return {at: (offset, ledger.topics.get(at.topic, "")) for at, offset in ledger.positions.items()}
 
 
-# ------------------------------------------------------------------------------------------------------- whose it is
-def identify(storage: Storage, application: str, ledger: Ledger) -> str:
-    """The id of the checkpoint, which gets one if it is new; refuses that of another application."""
+# ----------------------------------------------------------------------------------------------------------- identity
+def identify_checkpoint(storage: Storage, application: str, ledger: Ledger) -> str:
+    """Returns the id of the checkpoint, a new one if it is new. Raises if it belongs to another application."""
     written = _read_identity(storage)
     if written is not None:
         found = written
@@ -74,30 +81,31 @@ def identify(storage: Storage, application: str, ledger: Ledger) -> str:
         )
     if ledger.number >= 0 and ledger.checkpoint != found.checkpoint:
         raise CheckpointMismatchError(
-            f"{storage.describe()} has manifests of another checkpoint ({ledger.checkpoint}) than it says "
-            f"({found.checkpoint}): files of two checkpoints were mixed"
+            f"{storage.describe()} has manifests of another checkpoint ({ledger.checkpoint}) than its file "
+            f"{CHECKPOINT!r} names ({found.checkpoint}): files of two checkpoints were mixed"
         )
-    if written is None and not storage.create(CHECKPOINT, seal(MAGIC, msgspec.json.encode(found))):
-        return identify(storage, application, ledger)  # another instance begins at this very moment
+    if written is None and not storage.create(CHECKPOINT, encode_checksummed(MAGIC, msgspec.json.encode(found))):
+        return identify_checkpoint(storage, application, ledger)  # another instance has created it meanwhile
     return found.checkpoint
 
 
 def _read_identity(storage: Storage) -> Identity | None:
     try:
-        return msgspec.json.decode(unseal(MAGIC, storage.read(CHECKPOINT), CHECKPOINT), type=Identity)
+        return msgspec.json.decode(decode_checksummed(MAGIC, storage.read(CHECKPOINT), CHECKPOINT), type=Identity)
     except MissingFileError:
         return None
     except CheckpointCorruptedError as error:
-        _log.warning("%s. It is written anew", error)
+        _log.warning("%s. It is written again", error)
         storage.delete(CHECKPOINT)
         return None
 
 
-# ------------------------------------------------------------------------------------------------------ whether it fits
+# ------------------------------------------------------------------------------------------------------------- checks
 def check_topology(ledger: Ledger, fingerprint: Fingerprint, storage: Storage) -> None:
+    """Raises CheckpointMismatchError if the state in the checkpoint does not fit the topology."""
     if ledger.fingerprint is None:
         return
-    found = differences(ledger.fingerprint, fingerprint)
+    found = find_differences(ledger.fingerprint, fingerprint)
     if found:
         raise CheckpointMismatchError(
             f"{storage.describe()} is the checkpoint of another topology of {ledger.application!r}: "
@@ -107,11 +115,11 @@ def check_topology(ledger: Ledger, fingerprint: Fingerprint, storage: Storage) -
         )
 
 
-def check_topics(ledger: Ledger, log: Target, topics: Mapping[str, str]) -> None:
-    """The topics that are read must be those that were read; `topics` has their ids."""
+def check_topics(ledger: Ledger, log: DeliveryTarget, topics: Mapping[str, str]) -> None:
+    """Raises CheckpointMismatchError if a source topic was replaced or truncated. `topics` has the ids of today."""
     known = sorted(ledger.topics.keys() & topics.keys())
     same = [topic for topic in known if topics[topic] == ledger.topics[topic]]
-    found = [f"the topic {topic} was deleted and made anew" for topic in known if topic not in same]
+    found = [f"the topic {topic} was deleted and created again" for topic in known if topic not in same]
     extents = log.extents(same)
     found += [
         f"{at} ends at offset {extents[at].end}, but was read up to {position}"
@@ -127,7 +135,7 @@ def check_topics(ledger: Ledger, log: Target, topics: Mapping[str, str]) -> None
 
 
 def check_deliveries(ledger: Ledger, delivered: int, storage: Storage) -> None:
-    """The log must have been given what the checkpoint knows that it was given, and nothing that it does not know."""
+    """The log must contain every batch that the checkpoint has recorded as delivered, and no later one."""
     if delivered > ledger.number:
         lost = manifest_name(ledger.number + 1)
         last = f"its last manifest is {ledger.number}" if ledger.number >= 0 else "it has no manifest"
@@ -137,16 +145,16 @@ def check_deliveries(ledger: Ledger, delivered: int, storage: Storage) -> None:
             "application",
             file=lost,
         )
-    if delivered < ledger.delivered_before:
+    if delivered < ledger.delivered:
         raise CheckpointMismatchError(
-            f"the checkpoint knows that batch {ledger.delivered_before} of {ledger.application!r} was delivered, but "
+            f"the checkpoint has recorded that batch {ledger.delivered} of {ledger.application!r} was delivered, but "
             f"the log only has batch {delivered}: it is another log, or an older copy. Put it back, or reset the "
             "application"
         )
 
 
-def undelivered(storage: Storage, ledger: Ledger, delivered: int) -> dict[int, tuple[Outbox, ...]]:
-    """The outboxes of the batches that the log lacks."""
+def find_undelivered(storage: Storage, ledger: Ledger, delivered: int) -> dict[int, tuple[Outbox, ...]]:
+    """Returns the outboxes of the batches after `delivered`."""
     batches = range(delivered + 1, ledger.number + 1)
     for batch in batches:
         if batch not in ledger.outboxes:

@@ -1,9 +1,12 @@
-"""Brings the engine of a task to the version that a manifest names; what it holds is only a copy of the checkpoint.
+"""Brings the local state of a task to the version that the checkpoint has. Local state is only a copy.
 
-at that version                           → go
-at an earlier one of the task's chain     → apply the deltas that follow
-one commit beyond either of these         → undo that commit, then as above: another attempt won, or none did
-anything else, or unreadable              → throw it away, apply the whole chain
+    local version                                      what `restore` does                              how
+    the wanted one                                     nothing                                          READY
+    an earlier one of the task's delta chain           apply the later deltas                           CAUGHT_UP
+    one commit past one of these (that commit lost)    undo the commit, apply the later deltas          UNDONE
+    any other, or unreadable                           delete the local state, apply the whole chain    RESTORED
+
+An `EngineProvider` owns the local state of one task between batches: a directory (`LmdbEngineProvider`) or memory.
 """
 
 from __future__ import annotations
@@ -15,7 +18,7 @@ from pathlib import Path
 from shutil import rmtree
 from typing import NamedTuple, Protocol
 
-from headrace.checkpoint.delta_files import Chain, Link
+from headrace.checkpoint.delta_files import DeltaChain, DeltaRef
 from headrace.errors import CheckpointCorruptedError, InvalidStateStoreError, StateCorruptedError
 from headrace.model.ids import TaskId
 from headrace.state.delta import Delta, apply
@@ -27,92 +30,96 @@ _log = logging.getLogger(__name__)
 
 
 class EngineProvider(Protocol):
-    """Where the engine of one task lives between batches."""
+    """Keeps the engine of one task between batches."""
 
     def open(self) -> Engine:
-        """The engine, as the directory is now; an empty one if what is there belongs to anything else."""
+        """Returns the engine in its current state; an empty one if the local state is of another task."""
         ...
 
     def clear(self) -> Engine:
-        """Throws everything away; an empty engine."""
+        """Deletes the local state. Returns an empty engine."""
         ...
 
 
 class Restored(NamedTuple):
-    """An engine at the right version, and how it got there.
+    """An engine at the wanted version, and how it got there.
 
-    Unless it was `READY`, what is open over it is stale: refresh it, or open it anew if it was `RESTORED`.
+    Stores that are open on the engine are stale unless it was READY: refresh them, or open them again after RESTORED.
     """
 
     engine: Engine
     how: str
-    deltas: int  # that were applied
-    entries: int  # in these
+    deltas: int  # applied
+    entries: int  # in the applied deltas
 
 
 def restore(
-    home: EngineProvider, wanted: Version | None, chain: Callable[[], Chain], load: Callable[[Link], Delta]
+    provider: EngineProvider,
+    wanted: Version | None,
+    find_chain: Callable[[], DeltaChain],
+    read: Callable[[DeltaRef], Delta],
 ) -> Restored:
-    """The engine of a task at a version; `chain` finds what leads there, if it is needed, and `load` reads a link."""
-    links: Chain | None = None
+    """Brings the engine of a task to a version. `find_chain` is called only if the engine is not there yet."""
+    chain: DeltaChain | None = None
     try:
-        engine = home.open()
+        engine = provider.open()
         if engine.version == wanted:
             return Restored(engine, READY, 0, 0)
-        links = _leading_to(wanted, chain())
-        advanced = _advance(engine, links, load)
+        chain = _check_chain(find_chain(), wanted)
+        advanced = _advance(engine, chain, read)
     except CheckpointCorruptedError:
         raise
     except StateCorruptedError as error:
-        _log.warning("local state is thrown away and restored from the checkpoint: %s", error)
+        _log.warning("local state is deleted and restored from the checkpoint: %s", error)
         advanced = None
-    return advanced or _from_nothing(home, _leading_to(wanted, chain()) if links is None else links, load)
+    return advanced or _rebuild(provider, _check_chain(find_chain(), wanted) if chain is None else chain, read)
 
 
-def _leading_to(wanted: Version | None, chain: Chain) -> Chain:
+def _check_chain(chain: DeltaChain, wanted: Version | None) -> DeltaChain:
     if (chain[-1].version if chain else None) != wanted:
         raise InvalidStateStoreError(f"the checkpoint does not lead to version {wanted}: the batch was planned before")
     return chain
 
 
-def _advance(engine: Engine, chain: Chain, load: Callable[[Link], Delta]) -> Restored | None:
-    """None if the engine is not at a version of the chain, nor one commit beyond."""
+def _advance(engine: Engine, chain: DeltaChain, read: Callable[[DeltaRef], Delta]) -> Restored | None:
+    """Applies the missing deltas. Returns None if the engine is at no version of the chain, nor one commit past one."""
     how = CAUGHT_UP
-    place = _place(chain, engine.version)
-    if place is None:
+    applied = _count_applied(chain, engine.version)
+    if applied is None:
         how = UNDONE
         try:
             engine.undo()
         except InvalidStateStoreError:
             return None
-        place = _place(chain, engine.version)
-        if place is None:
+        applied = _count_applied(chain, engine.version)
+        if applied is None:
             return None
-    missing = chain[place:]
-    for link in missing:
-        apply(load(link), engine)
-    return Restored(engine, how, len(missing), sum(link.entries for link in missing))
+    return _apply(engine, how, chain[applied:], read)
 
 
-def _place(chain: Chain, version: Version | None) -> int | None:
-    """How many links of the chain a version has behind it; None if it is not one of the chain's."""
+def _count_applied(chain: DeltaChain, version: Version | None) -> int | None:
+    """Returns how many deltas of the chain lead to a version; None if the version is not in the chain."""
     if version is None:
         return 0
-    return next((place + 1 for place, link in enumerate(chain) if link.version == version), None)
+    return next((index + 1 for index, delta in enumerate(chain) if delta.version == version), None)
 
 
-def _from_nothing(home: EngineProvider, chain: Chain, load: Callable[[Link], Delta]) -> Restored:
-    engine = home.clear()
+def _rebuild(provider: EngineProvider, chain: DeltaChain, read: Callable[[DeltaRef], Delta]) -> Restored:
+    engine = provider.clear()
     if engine.version is not None:
-        raise InvalidStateStoreError(f"local state could not be thrown away, it still is at {engine.version}")
-    for link in chain:
-        apply(load(link), engine)
-    return Restored(engine, RESTORED, len(chain), sum(link.entries for link in chain))
+        raise InvalidStateStoreError(f"local state could not be deleted, it still is at {engine.version}")
+    return _apply(engine, RESTORED, chain, read)
 
 
-# ------------------------------------------------------------------------------------------------------------- homes
-class MemoryEngines:
-    """An engine in memory, for as long as the home itself is kept."""
+def _apply(engine: Engine, how: str, deltas: DeltaChain, read: Callable[[DeltaRef], Delta]) -> Restored:
+    for delta in deltas:
+        apply(read(delta), engine)
+    return Restored(engine, how, len(deltas), sum(delta.entries for delta in deltas))
+
+
+# ---------------------------------------------------------------------------------------------------------- providers
+class MemoryEngineProvider:
+    """Keeps an engine in memory."""
 
     def __init__(self) -> None:
         self._engine = MemoryEngine()
@@ -125,8 +132,8 @@ class MemoryEngines:
         return self._engine
 
 
-class LmdbEngines:
-    """An engine in a directory, which says in a file whose it is: a copy of another task's directory is not used."""
+class LmdbEngineProvider:
+    """Keeps an engine in a directory. The file `task` in it names its owner: a directory of another task is cleared."""
 
     def __init__(
         self,
@@ -160,7 +167,7 @@ class LmdbEngines:
             self.directory.mkdir(parents=True)
             (self.directory / "task").write_bytes(self._label)
         except OSError as error:
-            raise InvalidStateStoreError(f"the local state in {self.directory} cannot be made anew: {error}") from error
+            raise InvalidStateStoreError(f"the local state in {self.directory} cannot be created: {error}") from error
         self._engine = self._open()
         return self._engine
 
@@ -169,8 +176,8 @@ class LmdbEngines:
             self._engine.close()
             self._engine = None
 
-    def leave(self) -> None:
-        """Leaves the engine to those who read it: it is closed with the last of them."""
+    def detach(self) -> None:
+        """Forgets the engine without closing it: its readers keep it, and the last one closes it."""
         self._engine = None
 
     def _is_ours(self) -> bool:

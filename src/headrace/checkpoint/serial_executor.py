@@ -1,4 +1,7 @@
-"""Work that goes on beside the batches, in its order."""
+"""Runs work in the background, one call after the other, with a bounded queue.
+
+Delivery and compaction use it: they overlap the next batches, in order, and back-pressure comes from `submit`.
+"""
 
 from __future__ import annotations
 
@@ -8,68 +11,69 @@ from collections.abc import Callable
 
 
 class SerialExecutor:
-    """A thread that does one piece of work after the other; `room` may be under way. Without room it is done at once.
+    """A thread that runs submitted calls in order. At most `capacity` are queued or running.
 
-    After a failure nothing more is done, and whoever comes next is told.
+    With capacity 0 there is no thread: `submit` runs the call itself. After a call has failed, no other call runs, and
+    `submit`, `check` and `drain` raise its error.
     """
 
-    def __init__(self, name: str, room: int) -> None:
-        self._room, self._waiting, self._busy, self._open = room, deque[Callable[[], object]](), 0, True
+    def __init__(self, name: str, capacity: int) -> None:
+        self._capacity, self._queue, self._busy, self._open = capacity, deque[Callable[[], object]](), 0, True
         self._error: BaseException | None = None
         self._changed = threading.Condition()
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
-        if room:
+        if capacity:
             self._thread.start()
 
     @property
-    def idle(self) -> bool:
+    def is_idle(self) -> bool:
         with self._changed:
-            return not self._waiting and not self._busy
+            return not self._queue and not self._busy
 
-    def submit(self, work: Callable[[], object]) -> None:
-        """Hands over a piece of work; waits for room."""
-        if not self._room:
-            work()
+    def submit(self, call: Callable[[], object]) -> None:
+        """Queues a call. Blocks while the queue is full."""
+        if not self._capacity:
+            call()
             return
         with self._changed:
-            self._changed.wait_for(lambda: self._error or len(self._waiting) + self._busy < self._room)
-            self._waiting.append(work)
+            self._changed.wait_for(lambda: self._error or len(self._queue) + self._busy < self._capacity)
+            self._queue.append(call)
             self._changed.notify_all()
         self.check()
 
     def check(self) -> None:
-        """Raises what went wrong."""
+        """Raises the error of a failed call."""
         if self._error is not None:
             raise self._error
 
     def drain(self, timeout: float | None = None) -> bool:
-        """Waits until all is done, for some seconds or for ever; False if it is not done by then."""
+        """Waits until every call has run. Returns False if `timeout` seconds were not enough."""
         is_done = True
-        if self._room:
+        if self._capacity:
             with self._changed:
-                done = self._changed.wait_for(lambda: self._error or not (self._waiting or self._busy), timeout)
+                done = self._changed.wait_for(lambda: self._error or not (self._queue or self._busy), timeout)
                 is_done = bool(done)
         self.check()
         return is_done
 
-    def stop(self, patience: float | None = None) -> None:
-        """Lets what is under way come to its end, for some seconds or for ever, and nothing else begin."""
+    def stop(self, timeout: float | None = None) -> None:
+        """Drops queued calls. Waits `timeout` seconds, or without limit, for the running one."""
         with self._changed:
             self._open = False
             self._changed.notify_all()
-        if self._room:
-            self._thread.join(patience)
+        if self._capacity:
+            self._thread.join(timeout)
 
     def _run(self) -> None:
         while True:
             with self._changed:
-                self._changed.wait_for(lambda: self._waiting or not self._open)
+                self._changed.wait_for(lambda: self._queue or not self._open)
                 if not self._open or self._error:
                     return
-                work, self._busy = self._waiting.popleft(), 1
+                call, self._busy = self._queue.popleft(), 1
             try:
-                work()
-            except BaseException as error:  # noqa: BLE001 - it is raised where the next work is handed over
+                call()
+            except BaseException as error:  # noqa: BLE001 - submit, check and drain raise it
                 self._error = error
             with self._changed:
                 self._busy = 0

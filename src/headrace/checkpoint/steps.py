@@ -1,4 +1,7 @@
-"""The steps of a batch by name: where a crash may come, and where tests let it come."""
+"""The named steps of a batch. Tests crash the application before and after each of them.
+
+A step calls a hook of type `AtStep` with "before NAME" and "after NAME". In production the hook is `ignore_step`.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,7 @@ TASK_RUN = "task run"
 DELTA_WRITTEN = "delta written"
 RECEIPT = "receipt"
 MANIFEST = "manifest"
-SHARE = "share"  # of a batch that is large; what comes after it delivers the rest
+SHARE = "share"  # one share of a large batch; the coordinator delivers the rest with the marker
 DELIVERY = "delivery"
 MARKER = "marker"
 MERGE = "merge of deltas"
@@ -24,18 +27,18 @@ START = (OWNER, TAKEOVER)
 AtStep = Callable[[str], None]
 
 
-def unobserved(_moment: str) -> None:
-    pass
+def ignore_step(_moment: str) -> None:
+    """Does nothing: the hook of an application that is not under test."""
 
 
 @contextmanager
 def step(name: str, at_step: AtStep) -> Generator[None]:
-    """Tells of the moments before and after a step.
+    """Calls the hook before and after a block.
 
     >>> with step(MANIFEST, print):
-    ...     print("it is written")
+    ...     print("the manifest is written")
     before manifest
-    it is written
+    the manifest is written
     after manifest
     """
     at_step(f"before {name}")

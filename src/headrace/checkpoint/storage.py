@@ -1,8 +1,10 @@
-"""Where a checkpoint lies: files that are made once, whole, and never changed.
+"""Storage of a checkpoint: write-once files in a directory (`DiskStorage`) or in an object store (`ObjectStorage`).
 
-A checkpoint in a directory.
+`open_storage` chooses by the address. The exactly-once protocol needs one guarantee of every implementation: of all
+calls that `create` a name, exactly one returns True, and its file appears whole, durably, and never changes.
 
-A checkpoint in an object store: S3, Google Cloud Storage, Azure, or memory.
+    disk           temporary file, fsync, link(2) to the name, fsync of the directory
+    object store   conditional put (`mode="create"`)
 """
 
 from __future__ import annotations
@@ -30,34 +32,33 @@ from headrace.errors import MissingFileError, StorageError
 
 
 class Storage(Protocol):
-    """Files by name; a name has parts, separated by slashes."""
+    """Write-once files. A name is a path with slashes, relative to the checkpoint."""
 
     def create(self, name: str, data: bytes) -> bool:
-        """Makes a file, all of it or nothing, and lets it survive a loss of power; False if there is one already."""
+        """Creates a file atomically and durably. Returns False if the name exists already."""
         ...
 
     def read(self, name: str, start: int = 0, size: int | None = None) -> bytes:
-        """A file, or the part of it from `start`; of a file that is too short, what there is."""
+        """Returns `size` bytes from `start`, or fewer if the file ends before. Raises MissingFileError."""
         ...
 
     def names(self, prefix: str = "") -> list[str]:
-        """The names that begin with a prefix, in order; `.tmp-` is in those of files that a crash left unfinished."""
+        """Returns the names with a prefix, sorted. A name with `.tmp-` is a file that a crash left unfinished."""
         ...
 
     def delete(self, name: str) -> None:
-        """Removes a file, if it is there."""
+        """Deletes a file. A missing file is no error."""
         ...
 
     def describe(self) -> str:
-        """Where it is, for people."""
+        """Returns the place, for messages."""
         ...
 
 
 def open_storage(place: str | Path, options: Mapping[str, str] | None = None) -> Storage:
-    """A directory, which is made if it is not there, or the URL of an object store: s3://bucket/prefix, gs://, az://.
+    """Opens a directory, created if it is missing, or the URL of an object store: s3://bucket/prefix, gs://, az://.
 
-    `options` are those of obstore, such as endpoint or region; they may be in the URL, and what is not given comes from
-    the environment.
+    `options` are obstore's, such as endpoint or region. They may be part of the URL; the environment gives the rest.
 
     >>> open_storage("memory:///").describe()
     'memory:///'
@@ -73,7 +74,7 @@ _FORBIDDEN = {errno.EACCES, errno.EPERM, errno.EROFS}
 
 
 class DiskStorage:
-    """Files in a directory; what is written is forced to disk before anybody sees it.
+    """Files in a directory. A file is synced to disk before its name appears.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as directory:
@@ -84,7 +85,7 @@ class DiskStorage:
 
     def __init__(self, directory: Path | str) -> None:
         self.directory = Path(directory).absolute()
-        with self._failures("cannot be opened"):
+        with self._translate_errors("cannot be opened"):
             self.directory.mkdir(parents=True, exist_ok=True)
             self._inode = _inode(self.directory)
 
@@ -96,55 +97,55 @@ class DiskStorage:
 
     def create(self, name: str, data: bytes) -> bool:
         target = self.directory / name
-        with self._failures(f"cannot take {name}"):
-            self._check_still_there()
+        with self._translate_errors(f"cannot take {name}"):
+            self._check_directory()
             if target.exists():
                 return False
-            self._make_folder(target.parent)
-            return _put(target, data)
+            self._make_directory(target.parent)
+            return _create_file(target, data)
 
     def read(self, name: str, start: int = 0, size: int | None = None) -> bytes:
-        with self._failures(f"cannot give {name}"):
+        with self._translate_errors(f"cannot give {name}"):
             try:
                 with (self.directory / name).open("rb") as file:
                     file.seek(start)
                     return file.read() if size is None else file.read(size)
             except (FileNotFoundError, IsADirectoryError):
-                self._check_still_there()
+                self._check_directory()
                 raise MissingFileError(name, self.describe()) from None
 
     def names(self, prefix: str = "") -> list[str]:
-        with self._failures("cannot be listed"):
-            self._check_still_there()
+        with self._translate_errors("cannot be listed"):
+            self._check_directory()
             folder = self.directory / prefix.rpartition("/")[0]
             found = (Path(path, file) for path, _, files in os.walk(folder) for file in files)
             names = (path.relative_to(self.directory).as_posix() for path in found)
             return sorted(name for name in names if name.startswith(prefix))
 
     def delete(self, name: str) -> None:
-        with self._failures(f"cannot delete {name}"):
+        with self._translate_errors(f"cannot delete {name}"):
             (self.directory / name).unlink(missing_ok=True)
 
-    def _make_folder(self, folder: Path) -> None:
-        """One level at a time, so that the directory itself is never made anew."""
-        if not folder.is_dir():
-            self._make_folder(folder.parent)
-            folder.mkdir(exist_ok=True)
-            _sync(folder.parent)
+    def _make_directory(self, directory: Path) -> None:
+        """Creates one level at a time, so that a deleted checkpoint directory is never created again."""
+        if not directory.is_dir():
+            self._make_directory(directory.parent)
+            directory.mkdir(exist_ok=True)
+            _sync_directory(directory.parent)
 
-    def _check_still_there(self) -> None:
+    def _check_directory(self) -> None:
         try:
-            same = _inode(self.directory) == self._inode
+            is_same = _inode(self.directory) == self._inode
         except FileNotFoundError:
-            same = False
-        if not same:
+            is_same = False
+        if not is_same:
             raise StorageError(
-                f"{self.describe()} has vanished, or is another one than it was: "
+                f"{self.describe()} was deleted or replaced while it was in use: "
                 "stop, put the checkpoint back, and start again"
             )
 
     @contextmanager
-    def _failures(self, what: str) -> Generator[None]:
+    def _translate_errors(self, what: str) -> Generator[None]:
         try:
             yield
         except OSError as error:
@@ -158,7 +159,7 @@ class DiskStorage:
             raise StorageError(f"{self.describe()} {what}: {why}") from error
 
 
-def _put(target: Path, data: bytes) -> bool:
+def _create_file(target: Path, data: bytes) -> bool:
     draft = target.with_name(f"{target.name}.tmp-{uuid4().hex}")
     try:
         with draft.open("xb") as file:
@@ -166,19 +167,19 @@ def _put(target: Path, data: bytes) -> bool:
             file.flush()
             os.fsync(file.fileno())
         try:
-            os.link(draft, target)  # unlike a rename it never replaces anything
+            os.link(draft, target)  # unlike a rename, link never replaces a file
             is_new = True
         except FileExistsError:
             is_new = False
     finally:
         draft.unlink(missing_ok=True)
-    _sync(target.parent)
+    _sync_directory(target.parent)
     return is_new
 
 
-def _sync(folder: Path) -> None:
-    """Forces the names of files to disk."""
-    descriptor = os.open(folder, os.O_RDONLY)
+def _sync_directory(directory: Path) -> None:
+    """Makes the names of the files in a directory durable."""
+    descriptor = os.open(directory, os.O_RDONLY)
     try:
         os.fsync(descriptor)
     finally:
@@ -190,15 +191,15 @@ def _inode(path: Path) -> tuple[int, int]:
     return found.st_dev, found.st_ino
 
 
-_from_url: Callable[..., Any] = obstore_store.from_url  # pyright: ignore[reportUnknownMemberType] - of many overloads
+_from_url: Callable[..., Any] = obstore_store.from_url  # pyright: ignore[reportUnknownMemberType] - many overloads
 
 
-# What obstore takes as options of its HTTP client; it does not survive finding them among those of the store.
-_OF_THE_CLIENT = {"allow_http", "allow_invalid_certificates", "connect_timeout", "proxy_url", "timeout", "user_agent"}
+# Options of obstore's HTTP client. It raises an error if they are among the options of the store.
+_CLIENT_OPTIONS = {"allow_http", "allow_invalid_certificates", "connect_timeout", "proxy_url", "timeout", "user_agent"}
 
 
 class ObjectStorage:
-    """Objects below a URL, made by conditional puts.
+    """Objects below a URL, created by conditional puts.
 
     >>> objects = ObjectStorage.at("memory:///", {})
     >>> objects.create("a/1", b"x"), objects.create("a/1", b"y"), objects.read("a/1"), objects.names("a/")
@@ -210,17 +211,17 @@ class ObjectStorage:
 
     @classmethod
     def at(cls, url: str, options: Mapping[str, str]) -> Self:
-        """Options may also be in the URL, so that they travel with it: `s3://bucket/prefix?endpoint=http://host:9000`.
+        """Opens a store. Options may be part of the URL: `s3://bucket/prefix?endpoint=http://host:9000`.
 
-        What the URL and the options do not say comes from the environment: AWS_ENDPOINT, AWS_ACCESS_KEY_ID and so on.
+        Environment variables give the rest: AWS_ENDPOINT, AWS_ACCESS_KEY_ID and so on.
         """
         place, _, query = url.partition("?")
         all_options: dict[str, str] = {**dict(parse_qsl(query)), **options}
         if all_options.get("endpoint", "").startswith("http://"):
             all_options.setdefault("allow_http", "true")
-        of_client = {name: value for name, value in all_options.items() if name in _OF_THE_CLIENT}
-        of_store = {name: value for name, value in all_options.items() if name not in _OF_THE_CLIENT}
-        given = {**of_store, "client_options": of_client} if of_client else of_store
+        client_options = {name: value for name, value in all_options.items() if name in _CLIENT_OPTIONS}
+        store_options = {name: value for name, value in all_options.items() if name not in _CLIENT_OPTIONS}
+        given = {**store_options, "client_options": client_options} if client_options else store_options
         try:
             return cls(_from_url(place, **given), place, all_options)
         except (BaseError, ValueError) as error:
@@ -233,17 +234,17 @@ class ObjectStorage:
         return self._url
 
     def create(self, name: str, data: bytes) -> bool:
-        with self._failures(f"cannot take {name}"):
+        with self._translate_errors(f"cannot take {name}"):
             try:
                 self._store.put(name, data, mode="create", use_multipart=False)
             except (AlreadyExistsError, PreconditionError):
                 return False
-            except FileNotFoundError as error:  # a bucket that is not there
+            except FileNotFoundError as error:  # the bucket does not exist
                 raise StorageError(f"{self._url} cannot take {name}: {_first_line(error)}") from error
             return True
 
     def read(self, name: str, start: int = 0, size: int | None = None) -> bytes:
-        with self._failures(f"cannot give {name}"):
+        with self._translate_errors(f"cannot give {name}"):
             try:
                 if size is not None and size > 0:
                     return bytes(self._store.get_range(name, start=start, length=size))
@@ -253,20 +254,20 @@ class ObjectStorage:
             except GenericError:
                 if size is None:
                     raise
-                return self.read(name)[start : start + size]  # it may be shorter than the range
+                return self.read(name)[start : start + size]  # the object ends before the range does
 
     def names(self, prefix: str = "") -> list[str]:
-        with self._failures("cannot be listed"):
+        with self._translate_errors("cannot be listed"):
             folder = prefix.rpartition("/")[0]
             found = [entry["path"] for chunk in self._store.list(folder or None) for entry in chunk]
             return sorted(name for name in found if name.startswith(prefix))
 
     def delete(self, name: str) -> None:
-        with self._failures(f"cannot delete {name}"), suppress(FileNotFoundError):
+        with self._translate_errors(f"cannot delete {name}"), suppress(FileNotFoundError):
             self._store.delete(name)
 
     @contextmanager
-    def _failures(self, what: str) -> Generator[None]:
+    def _translate_errors(self, what: str) -> Generator[None]:
         try:
             yield
         except (PermissionDeniedError, UnauthenticatedError) as error:
@@ -278,5 +279,5 @@ class ObjectStorage:
 
 
 def _first_line(error: Exception) -> str:
-    """What obstore says, without the debugging that follows."""
+    """Returns the message of obstore without the debug text that follows it."""
     return str(error).partition("\n")[0]

@@ -26,13 +26,13 @@ from typing import Annotated, Any, NamedTuple
 import typer
 
 from headrace.checkpoint import recovery
-from headrace.checkpoint.compaction import purge
+from headrace.checkpoint.compaction import purge_files
 from headrace.checkpoint.delivery import Delivery
-from headrace.checkpoint.files import manifest_name, read_piece
+from headrace.checkpoint.files import manifest_name, read_blob
 from headrace.checkpoint.ledger import Ledger, manifest_numbers
 from headrace.checkpoint.manifest import Manifest, TaskChange, encode_manifest
-from headrace.checkpoint.ownership import Holder, Ownership, is_gone, this_process
-from headrace.checkpoint.steps import unobserved
+from headrace.checkpoint.ownership import LeaseHolder, Ownership, has_exited, this_process
+from headrace.checkpoint.steps import ignore_step
 from headrace.checkpoint.storage import Storage
 from headrace.cli.options import AsJson, LogAddress, Servers, log_at, open_checkpoint
 from headrace.cli.output import CommandError, UsageError, print_json, print_note, print_rows, stderr
@@ -326,22 +326,26 @@ class ReadOnlyStorage:
 def load_checkpoint(storage: Storage) -> LoadedCheckpoint:
     """Load the ledger of a checkpoint. A damaged checkpoint can still be reset."""
     try:
-        return LoadedCheckpoint(recovery.recover(storage, 1), None)
+        return LoadedCheckpoint(recovery.recover_ledger(storage, 1), None)
     except CheckpointCorruptedError as damage:
         return LoadedCheckpoint(Ledger(), damage)
 
 
 def claim(storage: Storage, application: str, loaded: LoadedCheckpoint, *, force: bool) -> tuple[str, Ownership]:
     """Return the checkpoint's id and its ownership, if it is the application's and no instance runs on it."""
-    checkpoint = recovery.identify(storage, application, loaded.ledger)
-    gone = _assume_gone if force else is_gone
+    checkpoint = recovery.identify_checkpoint(storage, application, loaded.ledger)
     owner = Ownership.claim(
-        storage, SystemClock(), me=this_process(), lease=_LEASE, above=loaded.ledger.epoch, gone=gone
+        storage,
+        SystemClock(),
+        process=this_process(),
+        lease_ms=_LEASE,
+        last_epoch=loaded.ledger.epoch,
+        has_exited=_assume_gone if force else has_exited,
     )
     return checkpoint, owner
 
 
-def _assume_gone(holder: Holder, me: Holder) -> bool:
+def _assume_gone(holder: LeaseHolder, observer: LeaseHolder) -> bool:
     return True
 
 
@@ -361,8 +365,8 @@ def reset_checkpoint(
                 "reset again"
             )
         log.mark_delivered(application, number)
-        purge(storage, {manifest_name(number)}, number, unobserved)
-        owner.forget_earlier()
+        purge_files(storage, {manifest_name(number)}, number, ignore_step)
+        owner.delete_earlier_epochs()
     finally:
         owner.release()
     return warning
@@ -370,11 +374,11 @@ def reset_checkpoint(
 
 def _deliver_rest(storage: Storage, log: Log, application: str, loaded: LoadedCheckpoint) -> str | None:
     """Deliver the batches that are committed and not in the log yet. Return a warning if that is impossible."""
-    delivery = Delivery(TopicCreatingLog(log), application, exactly_once=True, at_step=unobserved)
+    delivery = Delivery(TopicCreatingLog(log), application, exactly_once=True, at_step=ignore_step)
     if loaded.damage is not None:
         return f"{loaded.damage}. The batches that were committed last may not have been delivered"
     try:
-        delivery.catch_up(recovery.undelivered(storage, loaded.ledger, delivery.last), partial(read_piece, storage))
+        delivery.catch_up(recovery.find_undelivered(storage, loaded.ledger, delivery.last), partial(read_blob, storage))
     except CheckpointCorruptedError as error:
         return f"{error}. Batches after {delivery.last} were committed and cannot be delivered"
     return None

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from headrace.checkpoint.fingerprint import Fingerprint, StoreShape, differences, fingerprint_of
+from headrace.checkpoint.fingerprint import Fingerprint, StoreShape, compute_fingerprint, find_differences
 from headrace.config import Config
 from headrace.errors import CheckpointMismatchError, UnknownStoreError, UnsuitableQueryError
 from headrace.model.ids import TaskId
@@ -154,8 +154,8 @@ def catalog_from_topology(graph: Graph, config: Config, fingerprint: Fingerprint
     planned, serdes = plan(graph), serdes_of(config)
     counts = {group.number: group.tasks for group in fingerprint.groups}
     tasks = {number: counts.get(number, 0) for number in planned.stages}
-    own = fingerprint_of(graph, planned, config, tasks=tasks, partitions=fingerprint.partitions)
-    found = differences(fingerprint, own)
+    own = compute_fingerprint(graph, planned, config, tasks=tasks, partitions=fingerprint.partitions)
+    found = find_differences(fingerprint, own)
     if found:
         raise CheckpointMismatchError(
             f"the checkpoint is of another topology: {'; '.join(found)}. Give the one that wrote it", differences=found

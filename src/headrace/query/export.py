@@ -42,7 +42,7 @@ def export_columns(store: StoreDescription) -> list[Column]:
 def export_rows(storage: Storage, batch: int, catalog: Catalog, name: str, task: TaskId) -> Iterator[Row]:
     """Read the rows of one task of a store after a batch; of a versioned store, the latest versions."""
     store = catalog.describe(name)
-    state = catalog.open_task(task, load_task(storage, task, read_ledger(storage, batch).standing(task)))
+    state = catalog.open_task(task, load_task(storage, task, read_ledger(storage, batch).head(task)))
     view = open_view(store, lambda: [state.store(name)])
     key, value = _cell_format(store.key), _cell_format(store.value)
     has_timestamp = any(column.name == "timestamp" for column in export_columns(store))

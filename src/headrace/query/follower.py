@@ -71,9 +71,9 @@ class Snapshot:
             checkpoint=ledger.checkpoint,
             application=ledger.application,
             epoch=ledger.epoch,
-            delivered=ledger.delivered_before,
+            delivered=ledger.delivered,
             dropped=dict(ledger.dropped),
-            sizes={task: sum(link.piece.size for link in at.chain) for task, at in ledger.tasks.items()},
+            sizes={task: sum(delta.blob.size for delta in at.chain) for task, at in ledger.tasks.items()},
             catalog=catalog,
             replicas=replicas,
             fingerprint=ledger.fingerprint,
@@ -312,7 +312,7 @@ class Follower:
                 for number in range(ledger.number + 1, last + 1):
                     manifest, digest = read_manifest(self.storage, number)
                     self.history.add(BatchSummary.of(manifest))
-                    if manifest.says_all:
+                    if manifest.is_full:
                         ledger = Ledger()
                     ledger.apply(manifest, digest)
             except (CheckpointCorruptedError, CheckpointMismatchError):
@@ -334,8 +334,8 @@ class Follower:
         self._snapshots = (*earlier[1 - KEPT :], Snapshot.of(ledger, self._catalog, replicas))
         if before is not None:
             before.free_memory()
-        ledger.delivered(ledger.number)
-        ledger.needed(1)
+        ledger.forget_outboxes(ledger.number)
+        ledger.needed_files(1)
         self._ledger = ledger
 
     def _make_catalog(self, fingerprint: Fingerprint) -> Catalog:

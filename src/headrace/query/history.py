@@ -75,15 +75,15 @@ class BatchSummary:
     @classmethod
     def of(cls, manifest: Manifest) -> BatchSummary:
         number = manifest.number
-        new = [link for task in manifest.tasks for link in task.links if link.number == number]
+        new = [delta for task in manifest.tasks for delta in task.deltas if delta.number == number]
         return cls(
             number=number,
             clock=manifest.clock,
             epoch=manifest.epoch,
             positions={(topic, part): at for topic, some in manifest.positions.items() for part, at in some.items()},
             tasks=len(new),
-            state_bytes=sum(link.piece.size for link in new),
-            outbox_bytes=sum(outbox.piece.size for outbox in manifest.outboxes),
+            state_bytes=sum(delta.blob.size for delta in new),
+            outbox_bytes=sum(outbox.blob.size for outbox in manifest.outboxes),
             carried=len(manifest.carried),
             dropped=sum(manifest.dropped.values()),
         )

@@ -23,7 +23,7 @@ from typing import BinaryIO, NoReturn, Protocol
 
 from headrace.checkpoint.delta_files import read_delta
 from headrace.checkpoint.ledger import Ledger, TaskHead
-from headrace.checkpoint.restore import LmdbEngines, restore
+from headrace.checkpoint.restore import LmdbEngineProvider, restore
 from headrace.checkpoint.storage import Storage
 from headrace.errors import ConfigError, InvalidStateStoreError
 from headrace.model.ids import TaskId
@@ -76,11 +76,11 @@ def load_task(storage: Storage, task: TaskId, head: TaskHead, before: TaskReplic
     state = before if isinstance(before, PersistentMap) else PersistentMap()
     if state.version == head.version:
         return state
-    start = next((at + 1 for at, link in enumerate(head.chain) if link.version == state.version), None)
+    start = next((at + 1 for at, ref in enumerate(head.chain) if ref.version == state.version), None)
     if start is None:
         state, start = PersistentMap(), 0
-    for link in head.chain[start:]:
-        delta = read_delta(storage, task, link)
+    for ref in head.chain[start:]:
+        delta = read_delta(storage, task, ref)
         state = state.after(delta.changes, delta.version)
     return state
 
@@ -114,7 +114,7 @@ class DiskReplica:
             folder = self._directory / str(task)
             data = folder / "data.mdb"
             size = max(self._map_size, 4 * data.stat().st_size if data.exists() else 0)
-            inner = LmdbEngines(folder, self._checkpoint, task, boot=self._boot, map_size=size, readers=READERS)
+            inner = LmdbEngineProvider(folder, self._checkpoint, task, boot=self._boot, map_size=size, readers=READERS)
             self._engines[task] = CountingEngines(inner)
         return self._engines[task]
 
@@ -152,7 +152,7 @@ def _lock_directory(directory: Path) -> BinaryIO:
 class CountingEngines:
     """The engines of one task, which count their entries, so that the size of a store is known without a scan."""
 
-    def __init__(self, inner: LmdbEngines) -> None:
+    def __init__(self, inner: LmdbEngineProvider) -> None:
         self._inner, self._lock = inner, threading.Lock()
         self._engine: CountingEngine | None = None
 
@@ -162,7 +162,7 @@ class CountingEngines:
     def clear(self) -> Engine:
         """Return an empty engine. Readers of the old one continue, because its deleted files last until they close."""
         self._engine = None
-        self._inner.leave()
+        self._inner.detach()
         return self._count(self._inner.clear())
 
     def _count(self, engine: LmdbEngine) -> CountingEngine:

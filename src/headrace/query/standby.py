@@ -14,10 +14,8 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 
-import msgspec
-
-from headrace.checkpoint.files import OWNERS, digits, unseal
-from headrace.checkpoint.ownership import MAGIC, Holder, Sign, is_gone, this_process
+from headrace.checkpoint.files import OWNERS, format_number
+from headrace.checkpoint.ownership import LeaseHolder, LeaseRecord, decode_lease, has_exited, this_process
 from headrace.checkpoint.storage import Storage
 from headrace.errors import (
     CheckpointCorruptedError,
@@ -36,7 +34,7 @@ _log = logging.getLogger(__name__)
 
 def read_state(storage: Storage, epoch: int, now: int) -> str:
     """Return RUNNING or NOT_RUNNING, or UNKNOWN if the last heartbeat of an epoch is older than its lease."""
-    prefix = OWNERS + digits(epoch)
+    prefix = OWNERS + format_number(epoch)
     names = storage.names(prefix)
     if f"{prefix}.released" in names:
         return "NOT_RUNNING"
@@ -52,8 +50,8 @@ class OwnerCheck:
     """Decides whether a checkpoint has a live owner; `process_gone` tells that for an owner on the same machine."""
 
     clock: Clock = field(default_factory=SystemClock)
-    this_process: Holder = field(default_factory=this_process)
-    process_gone: Callable[[Holder, Holder], bool] = is_gone
+    this_process: LeaseHolder = field(default_factory=this_process)
+    process_gone: Callable[[LeaseHolder, LeaseHolder], bool] = has_exited
 
     def is_owned(self, storage: Storage) -> bool:
         """Return False if the owner released the checkpoint, its process is gone, or its lease has expired."""
@@ -70,8 +68,8 @@ class OwnerCheck:
         return is_leased and not self.process_gone(heartbeat.holder, self.this_process)
 
 
-def _read_heartbeat(storage: Storage, name: str) -> Sign:
-    return msgspec.json.decode(unseal(MAGIC, storage.read(name), name), type=Sign)
+def _read_heartbeat(storage: Storage, name: str) -> LeaseRecord:
+    return decode_lease(storage.read(name), name)
 
 
 def wait_for_takeover(

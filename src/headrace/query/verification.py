@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 from headrace.checkpoint.delta_files import read_delta
-from headrace.checkpoint.files import manifest_name, read_piece
+from headrace.checkpoint.files import manifest_name, read_blob
 from headrace.checkpoint.ledger import manifest_numbers, read_ledger, read_manifest
 from headrace.checkpoint.storage import Storage
 from headrace.errors import CheckpointCorruptedError, CheckpointMismatchError, StreamsError
@@ -37,12 +37,12 @@ def verify_checkpoint(storage: Storage) -> Iterator[Finding]:
         yield Finding("the state", 0, str(error))
         return
     for task, head in sorted(ledger.tasks.items()):
-        for link in head.chain:
-            what = f"state of task {task} in {link.piece.name}"
-            yield _try_read(what, link.piece.size, lambda task=task, link=link: read_delta(storage, task, link))
+        for delta in head.chain:
+            what = f"state of task {task} in {delta.blob.name}"
+            yield _try_read(what, delta.blob.size, lambda task=task, delta=delta: read_delta(storage, task, delta))
     for rows in ledger.carried:
         what = f"rows for task {rows.target}"
-        yield _try_read(what, rows.piece.size, lambda rows=rows, what=what: read_piece(storage, rows.piece, what))
+        yield _try_read(what, rows.blob.size, lambda rows=rows, what=what: read_blob(storage, rows.blob, what))
 
 
 def _try_read(what: str, size: int, read: Callable[[], Any]) -> Finding:

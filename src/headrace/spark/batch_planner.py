@@ -62,11 +62,11 @@ def read_control(path: Path) -> Control:
 
 
 def control_of(ledger: Ledger, spoilt: Iterable[TaskId], stream_time: int) -> Control:
-    standing = ((task, at.version) for task, at in ledger.tasks.items())
+    head = ((task, at.version) for task, at in ledger.tasks.items())
     return Control(
         number=ledger.number,
         positions=[(at.topic, at.partition, offset) for at, offset in sorted(ledger.positions.items())],
-        versions=[(t.subtopology, t.partition, v.number, v.attempt) for t, v in standing if v is not None],
+        versions=[(t.subtopology, t.partition, v.number, v.attempt) for t, v in head if v is not None],
         carried=[(rows.target.subtopology, rows.target.partition) for rows in ledger.carried],
         due=[(t.subtopology, t.partition, at.due) for t, at in ledger.tasks.items() if at.due is not None],
         stream_time=stream_time,

@@ -14,13 +14,13 @@ from collections.abc import Mapping
 from contextlib import closing
 
 from headrace.checkpoint.changelog_export import (
+    ChangelogExporter,
     Export,
-    Exporter,
-    Told,
+    OnExport,
     changelog_name,
-    exported,
-    logged_rows,
-    not_shared,
+    export_changelogs,
+    read_changelog,
+    why_not_portable,
 )
 from headrace.checkpoint.manifest import Changelog
 from headrace.checkpoint.storage import open_storage
@@ -90,7 +90,7 @@ def _of(topic: Topic, log: Log, job: Job, store: str, tasks: int) -> Changelog |
         )
     extents = log.extents([topic.name])
     found = Changelog(topic.name, tuple(extents[at].end for at in sorted(extents)))
-    why = not_shared(job.graph, job.config, store)
+    why = why_not_portable(job.graph, job.config, store)
     if why is None:
         return found
     if any(is_live(log, topic.name, partition, end) for partition, end in enumerate(found.ends)):
@@ -104,7 +104,7 @@ def _of(topic: Topic, log: Log, job: Job, store: str, tasks: int) -> Changelog |
 
 def _of_source(job: Job, store: str, tasks: int, group: Offsets) -> Changelog | None:
     """A table whose topic is its changelog, too, as Kafka Streams has it when it optimises: what the group has read."""
-    if not_shared(job.graph, job.config, store) is not None:
+    if why_not_portable(job.graph, job.config, store) is not None:
         return None
     nodes, parents = job.graph.nodes, job.graph.parents
     for name, node in nodes.items():
@@ -147,7 +147,7 @@ def _warn(job: Job, topics: Mapping[str, Topic], found: Mapping[str, Changelog])
 def is_live(log: Log, topic: str, partition: int, end: int) -> bool:
     """Whether a partition of a changelog says that there is anything."""
     live: set[bytes] = set()
-    for key, value, _ in logged_rows(log, topic, partition, end):
+    for key, value, _ in read_changelog(log, topic, partition, end):
         (live.discard if value is None else live.add)(key)
     return bool(live)
 
@@ -158,16 +158,16 @@ def take_over(task: Task, job: Job, log: Log) -> None:
         changelog = job.changelogs.get(store)
         if changelog is not None:
             end = changelog.ends[task.task_id.partition]
-            rows = logged_rows(log, changelog.topic, task.task_id.partition, end)
+            rows = read_changelog(log, changelog.topic, task.task_id.partition, end)
             # Whatever was put was put at a time: that is how far stream time had come, at least.
             task.here.stream_time = max(task.here.stream_time, fill(task.state, store, rows))
 
 
-def write_changelogs(setup: Setup, *, dry_run: bool, told: Told) -> list[Export]:
+def write_changelogs(setup: Setup, *, dry_run: bool, told: OnExport) -> list[Export]:
     """Writes the state of an application to the changelogs of Kafka Streams, on its log."""
     if not setup.log.startswith("kafka:"):
         raise ConfigError(f"{setup.log} is no Kafka log: no Java application could read changelogs there")
     with closing(open_log(setup.log, setup.config.client_settings)) as log:
         storage = open_storage(setup.checkpoint)
-        exporter = Exporter(storage, log, setup.application_id, setup.graph, setup.config)
-        return exported(exporter, dry_run=dry_run, told=told)
+        exporter = ChangelogExporter(storage, log, setup.application_id, setup.graph, setup.config)
+        return export_changelogs(exporter, dry_run=dry_run, on_export=told)

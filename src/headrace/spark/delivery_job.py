@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
-from headrace.checkpoint.delivery import part_of
+from headrace.checkpoint.delivery import read_share
 from headrace.checkpoint.steps import SHARE, step
 from headrace.checkpoint.storage import open_storage
 from headrace.errors import StreamsError
@@ -114,10 +114,10 @@ class ShareWriter:
             return [(0, wire_format.encode(failed(error)))]
 
     def _deliver(self, order: wire_format.ShareOrder) -> wire_format.ShareDone:
-        part = part_of(self._storage, order.number, order.share, order.shares)
+        part = read_share(self._storage, order.number, order.share, order.shares)
         with step(SHARE, self._job.at_step):
             producer = self._send(order, part.items) if part.items else order.producer
-        return wire_format.ShareDone(order.share, producer, part.left)
+        return wire_format.ShareDone(order.share, producer, part.unshared_topics)
 
     def _send(self, order: wire_format.ShareOrder, items: Sequence[Item]) -> str:
         if order.line and isinstance(self._log, SupportsShares):

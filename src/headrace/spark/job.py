@@ -27,7 +27,7 @@ from pyspark.sql import SparkSession
 
 from headrace.checkpoint.ledger import Ledger
 from headrace.checkpoint.manifest import Changelog
-from headrace.checkpoint.steps import AtStep, unobserved
+from headrace.checkpoint.steps import AtStep, ignore_step
 from headrace.config import Config
 from headrace.config.settings import name_once
 from headrace.errors import ConfigError, StreamsError
@@ -49,7 +49,7 @@ class Setup:
     log: str
     checkpoint: str
     state_dir: str
-    at_step: AtStep = unobserved
+    at_step: AtStep = ignore_step
     spark: Any = None  # a SparkSession; without one Headrace makes its own
     master: str | None = None
 
@@ -135,7 +135,7 @@ class Job:
     topics: Mapping[str, str] = field(default_factory=dict[str, str])  # ids: a topic that is made anew is another one
     changelogs: Mapping[str, Changelog] = field(default_factory=dict[str, Changelog])  # to fill stores from, at first
     slots: int = 1  # Spark partitions of every level
-    at_step: AtStep = unobserved  # told of every step, in whichever process it is taken
+    at_step: AtStep = ignore_step  # told of every step, in whichever process it is taken
 
     def reads(self, number: int, topic: str) -> bool:
         """Whether a stage reads a topic of the log."""

@@ -61,8 +61,8 @@ class MicroBatchQuery:
     def _tell(self, *, anew: bool) -> None:
         """Tells the process that plans batches where everything stands; `anew` only while no batch is committed."""
         if anew:
-            self._standing = control_of(self._coordinator.ledger, self._coordinator.spoilt, self._stream_time)
-        idle, self._wanted = self._paused or self._stopping or self._failed is not None, self._coordinator.wants_batch
+            self._standing = control_of(self._coordinator.ledger, self._coordinator.damaged_tasks, self._stream_time)
+        idle, self._wanted = self._paused or self._stopping or self._failed is not None, self._coordinator.needs_batch
         told = msgspec.structs.replace(
             self._standing,
             paused=idle,
@@ -138,7 +138,7 @@ class MicroBatchQuery:
 
     def look(self) -> None:
         """Sees to it that a batch is planned if one is wanted now."""
-        if self._coordinator.wants_batch != self._wanted:
+        if self._coordinator.needs_batch != self._wanted:
             with self._changed:
                 self._tell(anew=False)
 

@@ -11,7 +11,7 @@ from functools import cached_property
 from typing import Any
 
 from headrace.checkpoint.coordinator import CommitHooks, CommitOptions, Coordinator
-from headrace.checkpoint.fingerprint import fingerprint_of
+from headrace.checkpoint.fingerprint import compute_fingerprint
 from headrace.checkpoint.ledger import manifest_numbers
 from headrace.checkpoint.manifest import Changelog
 from headrace.checkpoint.recovery import read_fingerprint, read_positions
@@ -57,7 +57,7 @@ class Run:
         slots = min(setup.config.num_stream_threads or 2**31, spark.sparkContext.defaultParallelism)
         self.job = job.placed(self.coordinator.ledger, slots)
         self._looked = time.monotonic()
-        self._heart = Heartbeat(self.coordinator.beat)  # Spark may take longer to begin than the lease lasts
+        self._heart = Heartbeat(self.coordinator.renew_lease)  # Spark may take longer to begin than the lease lasts
         self._is_closing = False
         try:
             self._check_positions()
@@ -113,15 +113,17 @@ class Run:
             storage,
             TopicCreatingLog(self._log),
             setup.application_id,
-            fingerprint_of(setup.graph, job.plan, setup.config, tasks=tasks, partitions=job.partitions),
+            compute_fingerprint(setup.graph, job.plan, setup.config, tasks=tasks, partitions=job.partitions),
             topics={name: topic.id for name, topic in found.items()},
             changelogs=changelogs,
             positions=first_positions(self._log, setup.graph, setup.config, self.topics),
-            habits=CommitOptions(
+            options=CommitOptions(
                 exactly_once=setup.config.processing_guarantee == "exactly_once",
-                large=setup.config.delivery_job_min_bytes,
+                share_bytes=setup.config.delivery_job_min_bytes,
             ),
-            world=CommitHooks(at_step=setup.at_step, delivered=self._delivered, crew=self._deliver_in_shares),
+            hooks=CommitHooks(
+                at_step=setup.at_step, delivered=self._delivered, deliver_in_shares=self._deliver_in_shares
+            ),
         )
 
     def _changelogs(self, storage: Storage, job: Job) -> dict[str, Changelog]:
@@ -221,7 +223,7 @@ class Run:
 
     def snapshot(self) -> None:
         """Has the deltas of every task merged into one file, from the next batch on, which is planned for it."""
-        self.coordinator.want_snapshots()
+        self.coordinator.request_snapshots()
         if self._host is not None:
             self._host.look()
 

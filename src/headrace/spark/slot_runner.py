@@ -6,16 +6,17 @@ import gc
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
 from headrace.checkpoint.delta_files import read_delta
-from headrace.checkpoint.files import read_piece
+from headrace.checkpoint.files import read_blob
 from headrace.checkpoint.ledger import read_ledger
 from headrace.checkpoint.outbox import decode_rows, encode_rows
-from headrace.checkpoint.receipt import Attempt, Yield, encode_receipt, hand_back, new_attempt
-from headrace.checkpoint.restore import READY, LmdbEngines, MemoryEngines, restore
+from headrace.checkpoint.receipt import Receipt, complete_receipt, encode_receipt, new_attempt
+from headrace.checkpoint.restore import READY, LmdbEngineProvider, MemoryEngineProvider, restore
 from headrace.checkpoint.steps import TASK_RUN, step
 from headrace.checkpoint.storage import open_storage
 from headrace.errors import StreamsError
@@ -61,12 +62,9 @@ class SlotRunner:
     """The tasks of a slot; engines, tasks and clients stay warm from batch to batch."""
 
     def __init__(self, job: Job) -> None:
-        self.job, self.storage, self.log = (
-            job,
-            open_storage(job.checkpoint),
-            open_log(job.log, job.config.client_settings),
-        )
-        self._homes: dict[TaskId, LmdbEngines] = {}
+        self.job, self.storage = job, open_storage(job.checkpoint)
+        self.log = open_log(job.log, job.config.client_settings)
+        self._homes: dict[TaskId, LmdbEngineProvider] = {}
         self._tasks: dict[TaskId, Task] = {}
         self._counts: dict[str, int] = {}
         self._router = Router(job, self.log)
@@ -110,7 +108,7 @@ class SlotRunner:
         """Runs a task; gives (slot, message) pairs: rows for later levels, and the receipt."""
         job, task_id = self.job, TaskId(order.stage, order.partition)
         base = None if order.base is None else Version(*order.base)
-        attempt = Attempt(task_id, orders.level, orders.number, new_attempt(), base)
+        receipt = Receipt(task=task_id, level=orders.level, number=orders.number, attempt=new_attempt(), base=base)
         self._notes = TaskStats(order.ranges, job.config.dashboard_sample_records)
         self._globals.advance(orders)
         task = self._task(task_id, base, orders)
@@ -123,17 +121,15 @@ class SlotRunner:
             received += some
         self._notes.received((rows, received), job.inner_topics(order.stage))
         with self._running(task_id):
-            result, positions = self._run(task, order, orders, attempt, rows, received)
+            result, positions = self._run(task, order, orders, receipt.version, rows, received)
         sent, carried, outbox = self._router.route(result, task_id)
         for target, target_rows in sent.items():
             stage, partition, packed = target.subtopology, target.partition, encode_rows(target_rows)
-            message = wire_format.Rows(job.level_of(target), stage, partition, attempt.id, packed)
+            message = wire_format.Rows(job.level_of(target), stage, partition, receipt.attempt, packed)
             yield job.slot_of(target), wire_format.encode(message)
-        given = Yield(
-            delta=task.state.everything() if order.whole else result.delta,
+        receipt = replace(
+            receipt,
             whole=order.whole,
-            outputs=outbox,
-            carried=carried,
             positions=positions,
             dropped=with_lost(order.ranges, result.dropped),
             due=task.next_tick,
@@ -141,14 +137,22 @@ class SlotRunner:
             sent={target: len(some) for target, some in sent.items()},
             consumed=consumed,
         )
-        inline, at_step = job.config.receipt_max_bytes, job.at_step
-        receipt = hand_back(self.storage, attempt, given, self._partitions, inline=inline, at_step=at_step)
+        receipt = complete_receipt(
+            self.storage,
+            receipt,
+            task.state.everything() if order.whole else result.delta,
+            outbox,
+            carried,
+            self._partitions,
+            inline=job.config.receipt_max_bytes,
+            at_step=job.at_step,
+        )
         yield job.slot_of(task_id), wire_format.RECEIPT + encode_receipt(receipt)
         if result.commit_requested:
             request = wire_format.CommitRequest(task_id.subtopology, task_id.partition)
             yield job.slot_of(task_id), wire_format.encode(request)
         self._notes.written = counted([*sent.values(), *carried.values(), outbox], job.topics_written(order.stage))
-        yield job.slot_of(task_id), self._notes.tally(attempt, orders.clock, positions, result.outputs)
+        yield job.slot_of(task_id), self._notes.tally(receipt, orders.clock, positions, result.outputs)
 
     @contextmanager
     def _running(self, task_id: TaskId) -> Generator[None]:
@@ -165,13 +169,13 @@ class SlotRunner:
         home = self._homes.get(task_id)
         if home is None:
             directory = Path(job.state) / job.application / str(task_id)
-            home = self._homes[task_id] = LmdbEngines(directory, job.checkpoint_id, task_id)
+            home = self._homes[task_id] = LmdbEngineProvider(directory, job.checkpoint_id, task_id)
         began = time.perf_counter()
         restored = restore(
             home,
             base,
-            lambda: read_ledger(self.storage, orders.number - 1).standing(task_id).chain,
-            lambda link: read_delta(self.storage, task_id, link),
+            lambda: read_ledger(self.storage, orders.number - 1).head(task_id).chain,
+            lambda delta: read_delta(self.storage, task_id, delta),
         )
         if restored.how != READY:
             self._notes.restored = restored.how, restored.entries, 1000 * (time.perf_counter() - began)
@@ -184,19 +188,19 @@ class SlotRunner:
 
     def _carried(self, task_id: TaskId, number: int) -> Iterator[Row]:
         for carried in read_ledger(self.storage, number - 1).carried_to(task_id):
-            yield from decode_rows(read_piece(self.storage, carried.piece, f"rows that wait for task {task_id}"))
+            yield from decode_rows(read_blob(self.storage, carried.blob, f"rows that wait for task {task_id}"))
 
     def _run(
         self,
         task: Task,
         order: wire_format.Order,
         orders: wire_format.Orders,
-        attempt: Attempt,
+        version: Version,
         carried: list[Row],
         received: list[Row],
     ) -> tuple[Result, dict[TopicPartition, int]]:
         task.here.stream_time = max(task.here.stream_time, orders.stream_time)
-        version, clock = attempt.version, orders.clock
+        clock = orders.clock
         if order.base is None and self.job.changelogs:
             take_over(task, self.job, self.log)
         ends = {TopicPartition(r.topic, r.partition): r.end for r in order.ranges}
@@ -232,7 +236,7 @@ class Globals:
     """The global stores as this process sees them: a copy in memory that follows the checkpoint."""
 
     def __init__(self, shop: SlotRunner) -> None:
-        self._shop, self._home, self.stores = shop, MemoryEngines(), dict[str, Any]()
+        self._shop, self._home, self.stores = shop, MemoryEngineProvider(), dict[str, Any]()
         self._task: Task | None = None
         job = shop.job
         if job.plan.global_nodes:
@@ -248,8 +252,8 @@ class Globals:
         restored = restore(
             self._home,
             Version(*orders.globals),
-            lambda: read_ledger(storage, orders.number - 1).standing(task_id).chain,
-            lambda link: read_delta(storage, task_id, link),
+            lambda: read_ledger(storage, orders.number - 1).head(task_id).chain,
+            lambda delta: read_delta(storage, task_id, delta),
         )
         if restored.how != READY:
             self._task.state.refresh()

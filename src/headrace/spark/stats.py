@@ -13,7 +13,7 @@ from itertools import chain
 from operator import itemgetter
 from typing import Any
 
-from headrace.checkpoint.receipt import Attempt, Receipt
+from headrace.checkpoint.receipt import Receipt
 from headrace.log.protocol import Chunk
 from headrace.model.ids import TaskId, TopicPartition
 from headrace.model.record import Sample
@@ -54,7 +54,7 @@ class TaskStats:
 
     def tally(
         self,
-        attempt: Attempt,
+        receipt: Receipt,
         clock: int,
         positions: Mapping[TopicPartition, int],
         outputs: Sequence[Output],
@@ -70,9 +70,9 @@ class TaskStats:
             self._came += range_.samples(at, self._keep)
         went = _samples(outputs, self._keep, _of_output)
         tally = wire_format.Tally(
-            stage=attempt.task.subtopology,
-            partition=attempt.task.partition,
-            attempt=attempt.id,
+            stage=receipt.task.subtopology,
+            partition=receipt.task.partition,
+            attempt=receipt.attempt,
             read=self._read,
             written=self.written,
             ages=ages,

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from headrace.checkpoint import open_storage
-from headrace.checkpoint.changelog_export import Export, Exporter, exported, no_progress
+from headrace.checkpoint.changelog_export import ChangelogExporter, Export, export_changelogs, ignore_export
 from headrace.checkpoint.ownership import Ownership, this_process
 from headrace.checkpoint.steps import DELIVERY
 from headrace.errors import AlreadyRunningError, CheckpointMismatchError, StreamsError
@@ -36,12 +36,12 @@ def stopped(program: Program, folder: Path) -> Ground:
     return ground
 
 
-def exporter(ground: Ground, program: Program) -> Exporter:
-    return Exporter(ground.storage, ground.log, "app", program.build().graph(), CONFIG)
+def exporter(ground: Ground, program: Program) -> ChangelogExporter:
+    return ChangelogExporter(ground.storage, ground.log, "app", program.build().graph(), CONFIG)
 
 
 def written(ground: Ground, program: Program, *, dry_run: bool = False) -> dict[str, Export]:
-    found = exported(exporter(ground, program), dry_run=dry_run, told=no_progress)
+    found = export_changelogs(exporter(ground, program), dry_run=dry_run, on_export=ignore_export)
     return {export.store: export for export in found}
 
 
@@ -87,7 +87,7 @@ def test_a_dry_run_changes_nothing(tmp_path: Path):
 
 def test_not_while_the_application_runs(tmp_path: Path):
     ground = stopped(WORDS, tmp_path)
-    running = Ownership.claim(ground.storage, SystemClock(), me=this_process(), lease=15_000)
+    running = Ownership.claim(ground.storage, SystemClock(), process=this_process(), lease_ms=15_000)
     with pytest.raises(AlreadyRunningError):
         written(ground, WORDS)
     running.release()
@@ -98,7 +98,9 @@ def test_not_before_everything_is_delivered(tmp_path: Path):
     ground = ground_of(WORDS, tmp_path)
     with pytest.raises(Killed):
         Cluster(ground, WORDS, at_step=Killer(f"before {DELIVERY}", 3)).run()
-    with pytest.raises(StreamsError, match=r"stopped before everything .* headrace run --once"):
+    with pytest.raises(
+        StreamsError, match=r"stopped before it had processed and delivered everything .* headrace run --once"
+    ):
         written(ground, WORDS)
 
 
@@ -113,7 +115,7 @@ def test_nothing_without_state(tmp_path: Path):
 
 
 def test_what_java_would_not_understand_is_refused(tmp_path: Path):
-    with pytest.raises(StreamsError, match=r"SUBSCRIPTION-STATE-STORE.*cannot be handed over.*foreign-key join"):
+    with pytest.raises(StreamsError, match=r"SUBSCRIPTION-STATE-STORE.*cannot be exported.*foreign-key join"):
         written(stopped(REFERENCES, tmp_path), REFERENCES)
 
 

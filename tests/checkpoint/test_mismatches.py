@@ -25,10 +25,12 @@ def ground(tmp_path):
     return Ground(log=WORDS.log(), storage=open_storage(tmp_path / "checkpoint"), state=tmp_path / "state")
 
 
-def opened(storage, log=None, *, gone=True, application="app", fingerprint=NOTHING, habits=None, clock=None, **more):
-    world = CommitHooks(clock=clock or ManualClock(), me=ME, gone=lambda holder, me: gone)
+def opened(
+    storage, log=None, *, has_exited=True, application="app", fingerprint=NOTHING, options=None, clock=None, **more
+):
+    hooks = CommitHooks(clock=clock or ManualClock(), process=ME, has_exited=lambda holder, observer: has_exited)
     return Coordinator.open(
-        storage, log or MemoryLog(), application, fingerprint, habits=habits or eager(), world=world, **more
+        storage, log or MemoryLog(), application, fingerprint, options=options or eager(), hooks=hooks, **more
     )
 
 
@@ -92,7 +94,7 @@ def test_topics_that_were_made_anew_or_shrank_are_refused(ground):
     run_to_end(ground, WORDS).close()
     topic = ground.log.topics()["lines"]
     ground.log.topics()["lines"] = replace(topic, id="another")
-    with pytest.raises(CheckpointMismatchError, match="the topic lines was deleted and made anew"):
+    with pytest.raises(CheckpointMismatchError, match="the topic lines was deleted and created again"):
         Cluster(ground, WORDS)
     ground.log.topics()["lines"] = topic
     del ground.log.rows[TopicPartition("lines", 0)][3:]
@@ -152,7 +154,7 @@ def test_a_checkpoint_directory_that_vanishes_stops_the_batch(ground, tmp_path):
     cluster.run(2)
     written = outputs(ground.log)
     (tmp_path / "checkpoint").rename(tmp_path / "elsewhere")
-    with pytest.raises(StorageError, match="has vanished"):
+    with pytest.raises(StorageError, match="was deleted or replaced"):
         cluster.run(1)
     cluster.kill()
     assert outputs(ground.log) == written

@@ -7,12 +7,12 @@ import threading
 
 import pytest
 
-from headrace.checkpoint.ownership import Holder, Ownership, is_gone, this_process
+from headrace.checkpoint.ownership import LeaseHolder, Ownership, has_exited, this_process
 from headrace.checkpoint.storage import DiskStorage, ObjectStorage
 from headrace.errors import AlreadyRunningError, FencedError
 from headrace.model.clock import ManualClock
 
-HERE, THERE = Holder("one", "m1", 11, "t1"), Holder("two", "m2", 22, "t2")
+HERE, THERE = LeaseHolder("one", "m1", 11, "t1"), LeaseHolder("two", "m2", 22, "t2")
 LEASE = 900
 
 
@@ -26,8 +26,8 @@ def clock():
     return ManualClock(1_000_000)
 
 
-def claim(storage, clock, me=THERE, gone=lambda holder, me: False, **more) -> Ownership:
-    return Ownership.claim(storage, clock, me=me, lease=LEASE, gone=gone, **more)
+def claim(storage, clock, me=THERE, has_exited=lambda holder, observer: False, **more) -> Ownership:
+    return Ownership.claim(storage, clock, process=me, lease_ms=LEASE, has_exited=has_exited, **more)
 
 
 def test_a_second_instance_is_refused_while_the_first_is_alive(storage, clock):
@@ -51,7 +51,7 @@ def test_signs_of_life_keep_others_away(storage, clock):
     first = claim(storage, clock, HERE)
     for _ in range(20):
         clock.advance(LEASE // 2)
-        first.beat()
+        first.renew()
         with pytest.raises(AlreadyRunningError):
             claim(storage, clock)
     assert len(storage.names("owners/")) == 2
@@ -63,7 +63,7 @@ def test_signs_of_life_are_not_given_more_often_than_needed(storage, clock):
     first = claim(storage, clock, HERE)
     for _ in range(100):
         clock.advance(2)
-        first.beat()
+        first.renew()
     assert len(storage.names("owners/")) == 1
 
 
@@ -75,7 +75,7 @@ def test_an_instance_that_was_stopped_may_be_followed_at_once(storage, clock):
 def test_a_process_that_is_known_to_be_gone_may_be_followed_at_once(storage, clock):
     claim(storage, clock, HERE)
     asked = []
-    claim(storage, clock, gone=lambda holder, me: not asked.append((holder, me)))
+    claim(storage, clock, has_exited=lambda holder, observer: not asked.append((holder, observer)))
     assert asked == [(HERE, THERE)]
 
 
@@ -84,7 +84,7 @@ def test_one_that_was_followed_learns_it_from_its_next_sign_of_life(storage, clo
     clock.advance(LEASE)
     claim(storage, clock)
     with pytest.raises(FencedError, match="another instance has taken over"):
-        first.beat()
+        first.renew()
 
 
 def test_of_two_that_come_at_once_one_is_refused(storage, clock):
@@ -93,7 +93,7 @@ def test_of_two_that_come_at_once_one_is_refused(storage, clock):
     def come(number):
         barrier.wait()
         try:
-            epochs.append(claim(storage, clock, Holder("x", "m", number, "t")).epoch)
+            epochs.append(claim(storage, clock, LeaseHolder("x", "m", number, "t")).epoch)
         except AlreadyRunningError as error:
             refused.append(error)
 
@@ -110,7 +110,7 @@ def test_epochs_go_on_from_the_manifests_if_the_files_are_gone(storage, clock):
     claim(storage, clock, HERE)
     for name in storage.names("owners/"):
         storage.delete(name)
-    assert claim(storage, clock, above=7).epoch == 8
+    assert claim(storage, clock, last_epoch=7).epoch == 8
 
 
 @pytest.mark.parametrize("damage", [b"", b"x", b"HRW1 and then nonsense"])
@@ -125,10 +125,10 @@ def test_a_damaged_sign_of_life_is_none(storage, clock, damage, caplog):
 def test_earlier_epochs_are_forgotten(storage, clock):
     first = claim(storage, clock, HERE)
     clock.advance(LEASE // 2)
-    first.beat()
+    first.renew()
     first.release()
     second = claim(storage, clock)
-    second.forget_earlier()
+    second.delete_earlier_epochs()
     assert storage.names("owners/") == ["owners/000000000002"]
 
 
@@ -136,7 +136,7 @@ def test_earlier_epochs_are_forgotten(storage, clock):
 def test_we_know_ourselves_and_are_not_gone():
     me = this_process()
     assert me.process == os.getpid()
-    assert not is_gone(me, me)
+    assert not has_exited(me, me)
 
 
 def test_a_process_that_ended_is_gone_and_one_that_runs_is_not():
@@ -147,19 +147,19 @@ def test_a_process_that_ended_is_gone_and_one_that_runs_is_not():
     ) as child:
         assert child.stdin
         assert child.stdout
-        holder = Holder(*eval(child.stdout.readline()))  # noqa: S307
-        assert not is_gone(holder, this_process())
+        holder = LeaseHolder(*eval(child.stdout.readline()))  # noqa: S307
+        assert not has_exited(holder, this_process())
         child.stdin.close()
         child.wait()
-    assert is_gone(holder, this_process())
+    assert has_exited(holder, this_process())
 
 
 def test_of_other_machines_nothing_is_known():
     me = this_process()
-    assert not is_gone(me._replace(machine="another", process=999_999_999), me)
-    assert not is_gone(me._replace(machine=""), me._replace(machine=""))
+    assert not has_exited(me._replace(machine="another", process=999_999_999), me)
+    assert not has_exited(me._replace(machine=""), me._replace(machine=""))
 
 
 def test_a_number_that_was_given_to_another_process_is_no_sign_of_life():
     me = this_process()
-    assert is_gone(me._replace(began="long ago"), me)
+    assert has_exited(me._replace(started="long ago"), me)

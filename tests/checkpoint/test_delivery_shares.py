@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import pytest
 
 from headrace.checkpoint import CommitHooks, Coordinator, Fingerprint, open_storage
-from headrace.checkpoint.delivery import part_of
+from headrace.checkpoint.delivery import read_share
 from headrace.checkpoint.outbox import encode_outbox
 from headrace.checkpoint.receipt import Receipt
 from headrace.errors import LogBusyError, StreamsError
@@ -41,27 +41,30 @@ def receipts(number: int, *, known: Sequence[str]) -> list[Receipt]:
 
 
 class Shared:
-    """A crew that delivers to a log, and may fail first."""
+    """Delivers shares to a log, and may fail first."""
 
     def __init__(self, storage, log: MemoryLog, *failures: StreamsError) -> None:
-        self.storage, self.log, self.failures, self.left = storage, log, list(failures), list[list[str]]()
+        self.storage, self.log, self.failures, self.unshared_topics = storage, log, list(failures), list[list[str]]()
 
     def __call__(self, number: int) -> list[str]:
         if self.failures:
             raise self.failures.pop(0)
-        parts = [part_of(self.storage, number, share, SHARES) for share in range(SHARES)]
+        parts = [read_share(self.storage, number, share, SHARES) for share in range(SHARES)]
         places = [at for part in parts for at in dict.fromkeys(at for at, _ in part.items)]
         assert len(places) == len(set(places))
         assert all(part.items for part in parts)
         for part in parts:
             self.log.append(part.items)
-        self.left += [part.left for part in parts]
-        return parts[0].left
+        self.unshared_topics += [part.unshared_topics for part in parts]
+        return parts[0].unshared_topics
 
 
-def delivered(crew, log: MemoryLog, storage, known: Sequence[str], large: int = 1) -> dict:
-    habits, world = eager(large=large), CommitHooks(clock=ManualClock(), me=ME, **({"crew": crew} if crew else {}))
-    with Coordinator.open(storage, log, "app", Fingerprint((), (), {}), habits=habits, world=world) as coordinator:
+def delivered(shared, log: MemoryLog, storage, known: Sequence[str], large: int = 1) -> dict:
+    options, hooks = (
+        eager(share_bytes=large),
+        CommitHooks(clock=ManualClock(), process=ME, **({"deliver_in_shares": shared} if shared else {})),
+    )
+    with Coordinator.open(storage, log, "app", Fingerprint((), (), {}), options=options, hooks=hooks) as coordinator:
         coordinator.commit(1, 0, receipts(1, known=known))
     assert log.delivered("app") == 1
     return dict(log.rows)
@@ -71,24 +74,24 @@ def delivered(crew, log: MemoryLog, storage, known: Sequence[str], large: int = 
 def test_shares_and_what_they_leave_are_what_one_delivers(known, left):
     whole = delivered(None, MemoryLog(many=4, new=2), open_storage("memory:///"), known)
     storage, log = open_storage("memory:///"), MemoryLog(many=4, new=2)
-    crew = Shared(storage, log)
-    assert delivered(crew, log, storage, known) == whole
+    shared = Shared(storage, log)
+    assert delivered(shared, log, storage, known) == whole
     assert sum(map(len, whole.values())) == 4 * len(KEYS)
-    assert crew.left == [left] * SHARES
+    assert shared.unshared_topics == [left] * SHARES
 
 
 def test_a_crew_is_asked_again_for_what_may_pass_and_only_for_what_is_large():
     storage, log = open_storage("memory:///"), MemoryLog(many=4, new=2)
-    crew = Shared(storage, log, LogBusyError("busy"), LogBusyError("busy"))
-    delivered(crew, log, storage, ["many", "new"])
-    assert crew.failures == []
+    shared = Shared(storage, log, LogBusyError("busy"), LogBusyError("busy"))
+    delivered(shared, log, storage, ["many", "new"])
+    assert shared.failures == []
     unasked = Shared(storage, log, StreamsError("asked"))
     delivered(unasked, MemoryLog(many=4, new=2), open_storage("memory:///"), [], large=1_000_000)
 
 
 def test_what_goes_wrong_in_a_crew_is_told_with_the_batch_that_it_is_about():
     storage, log = open_storage("memory:///"), MemoryLog(many=4, new=2)
-    crew = Shared(storage, log, StreamsError("no"))
+    shared = Shared(storage, log, StreamsError("no"))
     with pytest.raises(StreamsError, match="no") as error:
-        delivered(crew, log, storage, [])
+        delivered(shared, log, storage, [])
     assert error.value.__notes__[0].startswith("Batch 1 of 'app' is committed in manifests/000000000001")
