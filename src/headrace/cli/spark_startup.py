@@ -1,15 +1,10 @@
-"""Start Spark for a command: without the messages of the JVM, and for a standby with a first batch behind it."""
+"""Start Spark for a command, and for a standby run a first batch on it."""
 
 from __future__ import annotations
 
 import logging
-import os
-import sys
-import threading
-from collections.abc import Generator
-from contextlib import contextmanager
 from tempfile import TemporaryDirectory
-from typing import Any, BinaryIO
+from typing import Any
 
 from headrace.app import Application
 from headrace.cli.output import CommandError, stderr
@@ -23,16 +18,16 @@ _log = logging.getLogger(__name__)
 
 
 def start_spark(app: Application, master: str | None = None, *, verbose: bool = False) -> None:
-    """Start the session that the application will find, before it runs, so that it handles the signals itself."""
+    """Start the session that the application will find, and explain what is missing if Spark does not start."""
     setup = app.setup
     if setup.spark is not None:
         return
-    with stderr().status("Starting Spark …"), _jvm_messages_kept(verbose=verbose):
+    with stderr().status("Starting Spark …"):
         try:
             # The import takes a second, which other commands save.
             from headrace.spark.session import session  # noqa: PLC0415
 
-            session(master or setup.master, setup.config.num_stream_threads)
+            session(master or setup.master, setup.config.num_stream_threads, verbose=verbose)
         except StreamsError:
             raise
         except ImportError as error:
@@ -42,52 +37,6 @@ def start_spark(app: Application, master: str | None = None, *, verbose: bool = 
             raise CommandError(
                 f"Spark could not be started: {reason}. `headrace doctor` says what is missing"
             ) from error
-
-
-@contextmanager
-def _jvm_messages_kept(*, verbose: bool) -> Generator[None]:
-    """Keep back what the JVM prints while it starts, and show it only if the start fails. Later messages pass."""
-    if verbose:
-        yield
-        return
-    sys.stderr.flush()
-    ours, (read_end, write_end) = os.dup(2), os.pipe()
-    os.dup2(write_end, 2)  # the JVM inherits it
-    os.close(write_end)
-    relay = _Relay(os.fdopen(read_end, "rb"), ours)
-    try:
-        yield
-    except BaseException:
-        relay.release(with_kept=True)
-        raise
-    finally:
-        os.dup2(ours, 2)
-        relay.release(with_kept=False)
-
-
-class _Relay:
-    """A thread that copies lines from a pipe to a file, and keeps them back until it is released."""
-
-    def __init__(self, source: BinaryIO, target: int) -> None:
-        self._source, self._target, self._lock = source, target, threading.Lock()
-        self._kept: list[bytes] | None = []
-        threading.Thread(target=self._run, name="headrace stderr", daemon=True).start()
-
-    def _run(self) -> None:
-        for line in self._source:
-            with self._lock:
-                if self._kept is None:
-                    os.write(self._target, line)
-                else:
-                    self._kept.append(line)
-
-    def release(self, *, with_kept: bool) -> None:
-        """Pass every further line on; `with_kept`, print the lines that were kept back first."""
-        with self._lock:
-            if with_kept:
-                for line in self._kept or ():
-                    os.write(self._target, line)
-            self._kept = None
 
 
 def warm_up(app: Application) -> None:

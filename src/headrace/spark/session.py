@@ -10,9 +10,16 @@ import re
 import shutil
 import subprocess
 import sys
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future
+from contextlib import suppress
 from pathlib import Path
-from typing import NamedTuple
+from typing import BinaryIO, NamedTuple
 
+from pyspark import SparkConf, SparkContext
+from pyspark.errors import PySparkRuntimeError
+from pyspark.java_gateway import launch_gateway  # pyright: ignore[reportUnknownVariableType]
 from pyspark.sql import SparkSession
 
 from headrace.errors import ConfigError
@@ -113,20 +120,126 @@ DISPOSABLE = {
 }
 
 
-def session(master: str | None = None, slots: int | None = None) -> SparkSession:
-    """The session of this process, or a new one: on `master`, else on this machine with so many slots, or all cores."""
-    existing = SparkSession.getActiveSession()
-    if existing is not None and master is None:
-        return existing
+def session(master: str | None = None, slots: int | None = None, *, verbose: bool = False) -> SparkSession:
+    """Returns the session of this process, or creates one: on `master`, else on this machine.
+
+    On this machine it has so many slots, or one for each core. `verbose` shows what the JVM prints while it starts.
+    """
+    if master is None:
+        with suppress(PySparkRuntimeError):
+            return SparkSession.active()
     check_java()
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     # Workers on this machine find the modules that the driver finds.
     os.environ["PYTHONPATH"] = os.pathsep.join(dict.fromkeys(path or str(Path.cwd()) for path in sys.path))
     # On one machine Spark would not try again, though a worker may have been killed.
-    builder = SparkSession.builder.appName("headrace").master(master or f"local[{slots or '*'},{ATTEMPTS}]")
-    for name, value in SETTINGS.items():
-        builder = builder.config(name, value)
-    return builder.getOrCreate()
+    conf = SparkConf().setAppName("headrace").setMaster(master or f"local[{slots or '*'},{ATTEMPTS}]")
+    conf.setAll([*SETTINGS.items()])
+    # In the main thread PySpark would replace the handler of SIGINT with its own, which cancels all jobs and raises
+    # KeyboardInterrupt. Applications stop at SIGINT, and need their jobs until the last batch is committed.
+    return _in_another_thread(lambda: _create(conf, verbose=verbose))
+
+
+def _in_another_thread(function: Callable[[], SparkSession]) -> SparkSession:
+    """Calls the function in a thread, and waits; the wait ends early if a signal handler raises an exception."""
+    outcome = Future[SparkSession]()
+
+    def call() -> None:
+        try:
+            outcome.set_result(function())
+        except BaseException as error:  # noqa: BLE001 - the thread that waits raises it
+            outcome.set_exception(error)
+
+    threading.Thread(target=call, name="headrace start of Spark", daemon=True).start()
+    return outcome.result()
+
+
+def _create(conf: SparkConf, *, verbose: bool) -> SparkSession:
+    """Creates the session, and hides what a new JVM prints until then: warnings that no user can act on."""
+    has_jvm = SparkContext._gateway is not None  # noqa: SLF001 # pyright: ignore[reportPrivateUsage]
+    if verbose or has_jvm:
+        return SparkSession.builder.config(conf=conf).getOrCreate()
+    read_end, write_end = os.pipe()
+    relay = _StderrRelay(os.fdopen(read_end, "rb"))
+    try:
+        try:
+            gateway = launch_gateway(conf, {"stderr": write_end})
+        finally:
+            os.close(write_end)
+        context = SparkContext(conf=conf, gateway=gateway)
+        # PySpark's server of accumulators loses its connection when the JVM ends before this process does, and would
+        # print a traceback. Nobody needs it: an application that loses its JVM says so itself.
+        server = context._accumulatorServer  # noqa: SLF001 # pyright: ignore[reportPrivateUsage]
+        if server is not None:
+            server.handle_error = _ignore
+        created = SparkSession.builder.config(conf=conf).getOrCreate()
+    except BaseException:
+        relay.open(with_beginning=True)
+        raise
+    relay.open(with_beginning=False)
+    return created
+
+
+class _StderrRelay:
+    """Passes what the JVM and its Python workers print on to stderr: not before `open` is called, then at once.
+
+    It leaves out the traceback of a worker that was idle for a minute, whose connection Spark then closed.
+    """
+
+    def __init__(self, source: BinaryIO) -> None:
+        self._source, self._lock = source, threading.Lock()
+        self._kept: list[bytes] | None = []
+        self._thread = threading.Thread(target=self._run, name="headrace stderr of Spark", daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        for text in without_idle_workers(self._source):
+            with self._lock:
+                if self._kept is None:
+                    _print(text)
+                else:
+                    self._kept.append(text)
+
+    def open(self, *, with_beginning: bool) -> None:
+        """Keeps nothing back from now on; shows what was kept, or drops it."""
+        with self._lock:
+            if with_beginning:
+                _print(b"".join(self._kept or ()))
+            self._kept = None
+        if with_beginning:
+            self._thread.join(1.0)  # a JVM that could not start has ended, and so does its output
+
+
+def without_idle_workers(lines: Iterable[bytes]) -> Iterator[bytes]:
+    r"""Leaves out what PySpark's daemon prints about a worker whose connection was closed; joins other tracebacks.
+
+    >>> worker = [b"Traceback (most recent call last):\n", b'  File "pyspark/daemon.py", line 95, in worker\n']
+    >>> b"".join(without_idle_workers([b"one\n", *worker, b"BrokenPipeError: [Errno 32]\n", b"two\n"]))
+    b'one\ntwo\n'
+    """
+    block = b""
+    for line in lines:
+        if block and line.startswith(b" "):
+            block += line
+        elif block:
+            if not (b"pyspark/daemon.py" in block and line.startswith(b"BrokenPipeError")):
+                yield block + line
+            block = b""
+        elif line.startswith(b"Traceback (most recent call last):"):
+            block = line
+        else:
+            yield line
+    if block:
+        yield block
+
+
+def _ignore(request: object, client_address: object) -> None:
+    """Stands in for `socketserver.BaseServer.handle_error`."""
+
+
+def _print(text: bytes) -> None:
+    with suppress(OSError):  # stderr is closed
+        os.write(2, text)
 
 
 def own_session(spark: SparkSession) -> SparkSession:

@@ -25,6 +25,7 @@ import traceback
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -176,3 +177,26 @@ def _exactly(connection: socket.socket, size: int) -> bytearray:
             raise EOFError
         done += count
     return body
+
+
+# ------------------------------------------------------------------------------------------------- the end of a worker
+def _end_quietly(daemon: Any) -> None:
+    """Keeps this Python worker of Spark from printing a traceback when Spark closes its connection.
+
+    Spark closes the connection of a worker that was idle for a minute, and of a worker whose task it cancels. The
+    worker is a fork of PySpark's daemon, whose `worker` then fails to write an answer that nobody reads.
+    """
+    original = daemon.worker
+
+    def worker(connection: socket.socket, authenticated: bool) -> int:
+        try:
+            return original(connection, authenticated)
+        except BrokenPipeError:
+            return 1  # the daemon's loop ends the process
+
+    daemon.worker = worker
+
+
+# Every Python worker that runs a part of a job imports this module, to run tasks or to load the data source.
+if getattr(sys.modules["__main__"].__spec__, "name", None) == "pyspark.daemon":
+    _end_quietly(sys.modules["__main__"])
