@@ -20,10 +20,16 @@ def topics(headrace, address):
 
 def test_a_topic_is_made_and_listed(topics):
     assert topics("create", "--topic", "orders", "--partitions", "3").err == "Created topic orders.\n"
-    topics("create", "--topic", "lines", "--replication-factor", "3")
+    topics("create", "--topic", "lines", "--replication-factor", "1")
     assert topics("list").out == "lines\norders\n"
     assert json.loads(topics("list", "--json").out) == ["lines", "orders"]
     assert topics("list", "--topic", "l.*").out == "lines\n"
+
+
+def test_the_embedded_log_refuses_more_than_one_copy(topics):
+    refused = topics("create", "--topic", "lines", "--replication-factor", "3")
+    assert (refused.code, "cannot have 3 copies: the embedded log is one directory" in refused.err) == (1, True)
+    assert topics("list").out == ""
 
 
 def test_a_topic_that_is_there_is_refused_unless_that_is_fine(topics):

@@ -60,6 +60,22 @@ def test_a_log_that_is_none_is_named(headrace):
     assert "'files:x' is not the address of a log" in outcome.err
 
 
+@pytest.mark.parametrize(
+    "command", ["topics list", "groups list", "consume --topic a", "produce --topic a", "dead-letters list --topic a"]
+)
+def test_client_settings_come_from_a_file_and_a_misspelt_one_is_an_error(headrace, address, tmp_path, command):
+    (tmp_path / "client.properties").write_text("securty.protocol=SSL\n")
+    outcome = headrace(*command.split(), "--log", address, "--command-config", tmp_path / "client.properties")
+    assert outcome.code == 1
+    assert outcome.err == "headrace: there is no setting 'securty.protocol': did you mean 'security.protocol'?\n"
+
+
+def test_the_file_of_client_settings_may_name_the_log(headrace, tmp_path):
+    (tmp_path / "client.properties").write_text(f"bootstrap.servers=file:{tmp_path}/log\n")
+    assert headrace("topics", "create", "--topic", "a", "--command-config", tmp_path / "client.properties").code == 0
+    assert headrace("topics", "list", "--log", f"file:{tmp_path}/log").out == "a\n"
+
+
 def test_a_traceback_is_there_for_who_wants_it(headrace, address, monkeypatch):
     arguments = ("topics", "describe", "--log", address, "--topic", "none")
     assert "Traceback" in headrace("--debug", *arguments).err

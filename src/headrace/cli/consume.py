@@ -15,7 +15,7 @@ from typing import Annotated, Any
 import orjson
 import typer
 
-from headrace.cli.options import AsJson, LogAddress, Servers, log_at, parse_pairs
+from headrace.cli.options import AsJson, CommandConfig, LogAddress, Servers, log_at, parse_pairs
 from headrace.cli.output import CommandError, UsageError, print_note, silence_stdout
 from headrace.cli.text_formats import TextFormat, find_format, to_json
 from headrace.clients import Consumer, ConsumerRecord
@@ -139,12 +139,13 @@ def consume(
     as_json: AsJson = False,
     log: LogAddress = None,
     bootstrap_server: Servers = None,
+    command_config: CommandConfig = None,
 ) -> None:
     """Print the records of topics, one a line, until Ctrl-C."""
     chosen = parse_pairs(properties or [], "--property")
     key = find_format(key_deserializer or chosen.get("key.deserializer", "bytes"))
     value = find_format(value_deserializer or chosen.get("value.deserializer", "bytes"))
-    with closing(log_at(log, bootstrap_server)) as opened:
+    with closing(log_at(log, bootstrap_server, command_config)) as opened:
         names = _find_topics(opened, topic, include)
         formatter = LineFormatter(
             chosen, key, value, {n: opened.topic(n).config["message.timestamp.type"] for n in names}

@@ -13,7 +13,7 @@ from typing import Annotated, Any, NamedTuple
 
 import typer
 
-from headrace.cli.options import AsJson, LogAddress, Servers, log_at
+from headrace.cli.options import AsJson, CommandConfig, LogAddress, Servers, log_at
 from headrace.cli.output import print_note, print_rows
 from headrace.cli.text_formats import to_json
 from headrace.log.protocol import Log, LogRow, Records, Topic
@@ -105,10 +105,11 @@ def list_dead_letters(
     max_messages: Most = None,
     log: LogAddress = None,
     bootstrap_server: Servers = None,
+    command_config: CommandConfig = None,
     as_json: AsJson = False,
 ) -> None:
     """List dead letters: where they came from, and why they failed."""
-    with closing(log_at(log, bootstrap_server)) as opened:
+    with closing(log_at(log, bootstrap_server, command_config)) as opened:
         rows = [letter.as_dict() for letter in islice(read_dead_letters(opened, topic, {}), max_messages)]
     if not as_json:
         rows = [{**row, "message": (row["message"] or "").partition("\n")[0]} for row in rows]
@@ -124,11 +125,12 @@ def replay(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would be sent, and send nothing.")] = False,
     log: LogAddress = None,
     bootstrap_server: Servers = None,
+    command_config: CommandConfig = None,
     as_json: AsJson = False,
 ) -> int:
     """Send each dead letter once to the partition that it came from. Exit with 1 if some cannot be sent."""
     rows: list[dict[str, Any]] = []
-    with closing(log_at(log, bootstrap_server)) as opened:
+    with closing(log_at(log, bootstrap_server, command_config)) as opened:
         known = opened.topics()
         letters = islice(read_dead_letters(opened, topic, {} if again else opened.committed(GROUP)), max_messages)
         while some := list(islice(letters, BATCH)):

@@ -27,7 +27,7 @@ import headrace
 from headrace.app import Application
 from headrace.cli.options import AsJson
 from headrace.cli.output import CommandError, print_note, print_rows, stdout
-from headrace.cli.spark_startup import start_spark
+from headrace.cli.run import start_spark
 from headrace.clients import Consumer, ConsumerRecord, Producer
 from headrace.log import open_log
 from headrace.spark.application_state import ended_by_signals

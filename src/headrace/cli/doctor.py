@@ -7,6 +7,7 @@ import shutil
 import socket
 import sys
 import tempfile
+from contextlib import closing
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Annotated, Literal, NamedTuple
@@ -14,10 +15,9 @@ from typing import Annotated, Literal, NamedTuple
 import typer
 from rich.text import Text
 
-from headrace.cli.options import AsJson, LogAddress
+from headrace.cli.options import AsJson, CommandConfig, LogAddress, Servers, log_at
 from headrace.cli.output import print_json, stdout
 from headrace.errors import StreamsError
-from headrace.log import open_log
 from headrace.spark.session import find_java
 
 _STYLES = {"ok": "green", "warn": "yellow", "fail": "bold red"}
@@ -25,6 +25,8 @@ _STYLES = {"ok": "green", "warn": "yellow", "fail": "bold red"}
 
 def doctor(
     log: LogAddress = None,
+    bootstrap_server: Servers = None,
+    command_config: CommandConfig = None,
     checkpoint: Annotated[str | None, typer.Option(help="The checkpoint to check.")] = None,
     state_dir: Annotated[str | None, typer.Option(help="The directory of local state to check.")] = None,
     port: Annotated[list[int] | None, typer.Option(help="A port that must be free; may be repeated.")] = None,
@@ -36,7 +38,7 @@ def doctor(
         check_java(),
         check_pyspark(),
         check_pandas(),
-        check_log(log),
+        check_log(log, bootstrap_server, command_config),
         check_checkpoint(checkpoint),
         check_state_dir(state_dir),
         check_loopback(),
@@ -101,19 +103,18 @@ def check_pandas() -> Check:
     return Check("pandas", "ok", found)
 
 
-def check_log(address: str | None) -> Check:
-    if address is None:
+def check_log(address: str | None, servers: str | None = None, config: Path | None = None) -> Check:
+    if address is servers is config is None:
         return Check("log", "warn", "none given", "give --log file:DIRECTORY, or set HEADRACE_LOG, to check it")
-    path = Path(address.removeprefix("file:"))
-    if address.startswith("file:") and not path.exists():
-        return _check_directory("log", path, f"{address} will be created")
+    if servers is None and address is not None and address.startswith("file:"):
+        path = Path(address.removeprefix("file:"))
+        if not path.exists():
+            return _check_directory("log", path, f"{address} will be created")
     try:
-        opened = open_log(address)
-        count = len(opened.topics())
-        opened.close()
+        with closing(log_at(address, servers, config)) as log:
+            return Check("log", "ok", f"{servers or address or config}, {len(log.topics())} topics")
     except StreamsError as error:
         return Check("log", "fail", str(error), "correct the address, or start the broker")
-    return Check("log", "ok", f"{address}, {count} topics")
 
 
 def check_checkpoint(place: str | None) -> Check:

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from headrace.cli.options import AsJson, LogAddress, Servers, log_at
+from headrace.cli.options import AsJson, CommandConfig, LogAddress, Servers, log_at
 from headrace.cli.output import CommandError, print_names, print_rows
 from headrace.log import Log
 from headrace.log.protocol import Group
@@ -17,9 +17,14 @@ COLUMNS = ["group", "topic", "partition", "current_offset", "log_end_offset", "l
 
 
 @app.command("list")
-def list_groups(log: LogAddress = None, bootstrap_server: Servers = None, as_json: AsJson = False) -> None:
+def list_groups(
+    log: LogAddress = None,
+    bootstrap_server: Servers = None,
+    command_config: CommandConfig = None,
+    as_json: AsJson = False,
+) -> None:
     """List the names of the groups."""
-    with closing(log_at(log, bootstrap_server)) as opened:
+    with closing(log_at(log, bootstrap_server, command_config)) as opened:
         print_names(sorted(opened.groups()), as_json=as_json)
 
 
@@ -28,10 +33,11 @@ def describe(
     group: Annotated[str | None, typer.Option("--group", help="Describe this group only.")] = None,
     log: LogAddress = None,
     bootstrap_server: Servers = None,
+    command_config: CommandConfig = None,
     as_json: AsJson = False,
 ) -> None:
     """Show the offsets, the lag and the members of groups, by partition."""
-    with closing(log_at(log, bootstrap_server)) as opened:
+    with closing(log_at(log, bootstrap_server, command_config)) as opened:
         known = opened.groups()
         if group is not None and group not in known:
             raise CommandError(f"there is no group {group!r} (there are: {', '.join(sorted(known)) or 'none'})")

@@ -13,10 +13,8 @@ import typer
 
 from headrace.cli import (
     broker,
-    changelogs,
     config,
     consume,
-    control,
     dashboard,
     dead_letters,
     demo,
@@ -53,7 +51,7 @@ app.command("produce")(produce.produce)
 app.command("consume")(consume.consume)
 app.add_typer(groups.app, name="groups")
 app.command("reset")(reset.reset)
-app.command("changelogs")(changelogs.changelogs)
+app.command("changelogs")(state.changelogs)
 app.add_typer(broker.app, name="broker")
 app.command("doctor")(doctor.doctor)
 app.command("config")(config.config)
@@ -62,9 +60,9 @@ app.add_typer(state.state, name="state")
 app.add_typer(state.checkpoints, name="checkpoint")
 app.command("status")(status.status)
 app.command("top")(status.top)
-app.command("pause")(control.pause)
-app.command("resume")(control.resume)
-app.command("snapshot")(control.snapshot)
+app.command("pause")(run.pause)
+app.command("resume")(run.resume)
+app.command("snapshot")(run.snapshot)
 app.command("dashboard")(dashboard.dashboard)
 app.command("replica")(dashboard.replica)
 app.add_typer(dead_letters.app, name="dead-letters")

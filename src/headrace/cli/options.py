@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import Annotated, Any, cast
@@ -13,13 +13,18 @@ import typer
 from headrace.app import Application
 from headrace.checkpoint.storage import Storage, open_storage
 from headrace.cli.output import CommandError, UsageError
-from headrace.log import Log, open_log
+from headrace.config.properties import read_properties
+from headrace.log.open import resolve_log
+from headrace.log.protocol import Log
 from headrace.query.follower import Follower
 from headrace.topology.builder import Topology
 from headrace.topology.graph import Graph
 
 LogAddress = Annotated[
-    str | None, typer.Option("--log", help="The log, file:DIRECTORY.", envvar="HEADRACE_LOG", show_envvar=True)
+    str | None,
+    typer.Option(
+        "--log", help="The log: file:DIRECTORY or kafka://HOST:PORT.", envvar="HEADRACE_LOG", show_envvar=True
+    ),
 ]
 Servers = Annotated[
     str | None, typer.Option("--bootstrap-server", help="HOST:PORT of a Kafka broker: short for --log kafka://…")
@@ -30,18 +35,20 @@ Target = Annotated[
 ]
 
 
-def address_of(log: str | None, servers: str | None = None) -> str:
-    """Return the address of the log that the options name."""
+CommandConfig = Annotated[
+    Path | None, typer.Option("--command-config", help="A .properties file with client settings, such as TLS and SASL.")
+]
+
+
+def log_at(log: str | None, servers: str | None = None, config: Path | None = None) -> Log:
+    """Open the log that the options name, with the client settings of `--command-config`."""
+    if servers is None and log is None and config is not None:
+        servers = read_properties(config).get("bootstrap.servers")
     if servers is not None:
-        return servers if "://" in servers else f"kafka://{servers}"
+        log = servers if "://" in servers or servers.startswith("file:") else f"kafka://{servers}"
     if log is None:
         raise UsageError("which log? Give --log file:DIRECTORY, or set HEADRACE_LOG")
-    return log
-
-
-def log_at(log: str | None, servers: str | None = None) -> Log:
-    """Open the log that the options name."""
-    return open_log(address_of(log, servers))
+    return resolve_log(log, config)[0]
 
 
 def load(target: str) -> Topology | Application:
@@ -57,6 +64,29 @@ def load(target: str) -> Topology | Application:
     raise CommandError(
         f"{target} is a {type(loaded).__name__}: name an Application, a Topology, or a function without arguments that "
         "makes one"
+    )
+
+
+def load_application(target: str, options: Mapping[str, Any], *, ignored: Collection[str] = ()) -> Application:
+    """Load an application, or make one from a topology and the command's options.
+
+    An application has its own settings, so options beside it are an error, except those that are `ignored`.
+    """
+    config, pairs = options.get("--config"), parse_pairs(options.get("--set") or [], "--set")
+    loaded = load(target)
+    if isinstance(loaded, Application):
+        useless = [flag for flag, value in options.items() if value and flag not in ignored]
+        if useless:
+            raise UsageError(f"{target} is an Application, which has its own settings: leave {', '.join(useless)} out")
+        return loaded
+    settings = {**(read_properties(config) if config else {}), **pairs}
+    name, log = options["--application-id"] or settings.get("application.id"), options["--log"]
+    for value, flag in ((name, "--application-id"), (log or settings.get("bootstrap.servers"), "--log")):
+        if value is None:
+            raise UsageError(f"{target} is a Topology: give {flag} (and --checkpoint), too")
+    state_dir = options.get("--state-dir") or settings.get("state.dir")
+    return Application(
+        str(name), loaded, log, checkpoint=options["--checkpoint"], config={**settings, "state.dir": state_dir}
     )
 
 

@@ -13,7 +13,7 @@ from typing import Annotated, Any, BinaryIO, NamedTuple
 import typer
 from rich.progress import Progress
 
-from headrace.cli.options import LogAddress, Servers, log_at, parse_pairs
+from headrace.cli.options import CommandConfig, LogAddress, Servers, log_at, parse_pairs
 from headrace.cli.output import CommandError, UsageError, stderr
 from headrace.cli.text_formats import TextFormat, find_format
 from headrace.clients import Producer
@@ -140,12 +140,13 @@ def produce(
     timestamp: Annotated[int | None, typer.Option(help="The timestamp of every record, in ms since the epoch.")] = None,
     log: LogAddress = None,
     bootstrap_server: Servers = None,
+    command_config: CommandConfig = None,
 ) -> None:
     """Send the lines of the standard input to a topic, one record a line."""
     key, value = find_format(key_serializer), find_format(value_serializer)
     parser = LineParser.of(parse_pairs(properties or [], "--property"), key, value)
     with (
-        closing(log_at(log, bootstrap_server)) as opened,
+        closing(log_at(log, bootstrap_server, command_config)) as opened,
         Producer(opened, key_serde=key.serde, value_serde=value.serde) as producer,
     ):
         opened.topic(topic)

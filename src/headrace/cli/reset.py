@@ -34,7 +34,7 @@ from headrace.checkpoint.manifest import Manifest, TaskChange, encode_manifest
 from headrace.checkpoint.ownership import LeaseHolder, Ownership, has_exited, this_process
 from headrace.checkpoint.steps import ignore_step
 from headrace.checkpoint.storage import Storage
-from headrace.cli.options import AsJson, LogAddress, Servers, log_at, open_checkpoint
+from headrace.cli.options import AsJson, CommandConfig, LogAddress, Servers, log_at, open_checkpoint
 from headrace.cli.output import CommandError, UsageError, print_json, print_note, print_rows, stderr
 from headrace.errors import CheckpointCorruptedError, CheckpointMismatchError
 from headrace.log.open import TopicCreatingLog
@@ -69,6 +69,7 @@ def reset(
     state_dir: Annotated[str | None, typer.Option(help="The directory of its local state.")] = None,
     log: LogAddress = None,
     bootstrap_server: Servers = None,
+    command_config: CommandConfig = None,
     as_json: AsJson = False,
 ) -> None:
     """Restart an application without state, at offsets of your choice. Stop the application first."""
@@ -78,7 +79,7 @@ def reset(
         raise UsageError(f"{both[0]} cannot be an input topic and an intermediate one")
     storage = _open_existing(checkpoint or f"{application_id}-checkpoint")
     local = Path(state_dir or Path(tempfile.gettempdir()) / "headrace") / application_id
-    with closing(log_at(log, bootstrap_server)) as opened:
+    with closing(log_at(log, bootstrap_server, command_config)) as opened:
         internal = _check_internal(opened, application_id, _split_names(internal_topics))
         loaded = load_checkpoint(storage)
         claim(ReadOnlyStorage(storage), application_id, loaded, force=force)

@@ -1,41 +1,51 @@
-"""`headrace run`: run an application until a signal, or until it has processed the log."""
+"""`headrace run` starts an application; `pause`, `resume` and `snapshot` control a running one over its web server.
+
+`start_spark` starts the session that the application will find, and `warm_up` runs a first batch on it for a standby.
+"""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Annotated, Any
 
 import typer
 
 from headrace.app import Application
 from headrace.cli.dashboard import Host, Insecure, Port, Token
-from headrace.cli.options import Target, load, parse_pairs
-from headrace.cli.output import UsageError, print_note, stderr
-from headrace.cli.spark_startup import start_spark, warm_up
+from headrace.cli.options import Target, load_application
+from headrace.cli.output import CommandError, UsageError, print_note, stderr
 from headrace.cli.standby import Serve, run_standby
-from headrace.config.properties import read_properties
+from headrace.clients import Admin, Producer
+from headrace.dsl.builder import StreamsBuilder
+from headrace.errors import StreamsError
+from headrace.query.client import Client
 from headrace.query.follower import Follower
 from headrace.query.status import RunningApplication
+from headrace.serde.primitives import STRING
 from headrace.web.dashboard_json import ApplicationView
 from headrace.web.server import Server
+
+WARM_UP_TIMEOUT = 60_000  # ms
+_log = logging.getLogger(__name__)
 
 
 def run(
     target: Target,
-    once: Annotated[bool, typer.Option("--once", help="Process what is in the log, and end.")] = False,
+    once: Annotated[bool, typer.Option("--once", help="Process what is in the log, then stop.")] = False,
     standby: Annotated[bool, typer.Option("--standby", help="Wait to take over from the running instance.")] = False,
-    master: Annotated[str | None, typer.Option(help="Spark's: local[4], spark://HOST:7077, yarn, k8s://…")] = None,
-    application_id: Annotated[str | None, typer.Option(help="Of a topology: the application's id.")] = None,
-    log: Annotated[str | None, typer.Option(help="Of a topology: its log, file:DIR.", envvar="HEADRACE_LOG")] = None,
-    checkpoint: Annotated[str | None, typer.Option(help="Of a topology: the directory or URL of its state.")] = None,
-    state_dir: Annotated[str | None, typer.Option(help="Of a topology: the directory of local state.")] = None,
-    config: Annotated[Path | None, typer.Option(help="Of a topology: a .properties file.")] = None,
+    master: Annotated[str | None, typer.Option(help="local[4], spark://HOST:7077, yarn, k8s://…")] = None,
+    application_id: Annotated[str | None, typer.Option(help="The application id. Only with a Topology.")] = None,
+    log: Annotated[str | None, typer.Option(help="The log. Only with a Topology.", envvar="HEADRACE_LOG")] = None,
+    checkpoint: Annotated[str | None, typer.Option(help="The checkpoint. Only with a Topology.")] = None,
+    state_dir: Annotated[str | None, typer.Option(help="The directory of local state. Only with a Topology.")] = None,
+    config: Annotated[Path | None, typer.Option(help="A .properties file. Only with a Topology.")] = None,
     settings: Annotated[
-        list[str] | None, typer.Option("--set", help="Of a topology: key=value, which overrides the file.")
+        list[str] | None,
+        typer.Option("--set", help="key=value, which overrides the file. Only with a Topology."),
     ] = None,
     web: Annotated[bool, typer.Option("--web", help="Serve the dashboard and the stores while it runs.")] = False,
     host: Host = "127.0.0.1",
@@ -70,29 +80,6 @@ def run(
     print_note(f"{app.application_id} has stopped.")
 
 
-def load_application(target: str, options: Mapping[str, Any], *, ignored: Collection[str] = ()) -> Application:
-    """Load an application, or make one from a topology and the command's options.
-
-    An application has its own settings, so options beside it are an error, except those that are `ignored`.
-    """
-    config, pairs = options.get("--config"), parse_pairs(options.get("--set") or [], "--set")
-    loaded = load(target)
-    if isinstance(loaded, Application):
-        useless = [flag for flag, value in options.items() if value and flag not in ignored]
-        if useless:
-            raise UsageError(f"{target} is an Application, which has its own settings: leave {', '.join(useless)} out")
-        return loaded
-    settings = {**(read_properties(config) if config else {}), **pairs}
-    name, log = options["--application-id"] or settings.get("application.id"), options["--log"]
-    for value, flag in ((name, "--application-id"), (log or settings.get("bootstrap.servers"), "--log")):
-        if value is None:
-            raise UsageError(f"{target} is a Topology: give {flag} (and --checkpoint), too")
-    state_dir = options.get("--state-dir") or settings.get("state.dir")
-    return Application(
-        str(name), loaded, log, checkpoint=options["--checkpoint"], config={**settings, "state.dir": state_dir}
-    )
-
-
 def _run(app: Application, serve: Serve) -> None:
     setup = app.setup
     with serve(Follower.open(setup.checkpoint, setup.graph, setup.config), app) as server:
@@ -116,3 +103,83 @@ def _serve(
 
 def _serve_nothing(follower: Follower, running: RunningApplication) -> AbstractContextManager[None]:
     return nullcontext()
+
+
+# ------------------------------------------------------------------------------------------------------ Spark's start
+def start_spark(app: Application, master: str | None = None, *, verbose: bool = False) -> None:
+    """Start the session that the application will find, and explain what is missing if Spark does not start."""
+    setup = app.setup
+    if setup.spark is not None:
+        return
+    with stderr().status("Starting Spark …"):
+        try:
+            # The import takes a second, which other commands save.
+            from headrace.spark.session import session  # noqa: PLC0415
+
+            session(master or setup.master, setup.config.num_stream_threads, verbose=verbose)
+        except StreamsError:
+            raise
+        except ImportError as error:
+            raise CommandError(f"PySpark is missing ({error}): pip install pyspark") from error
+        except Exception as error:
+            reason = str(error).strip().partition("\n")[0]
+            raise CommandError(
+                f"Spark could not be started: {reason}. `headrace doctor` says what is missing"
+            ) from error
+
+
+def warm_up(app: Application) -> None:
+    """Count a word in the application's session, with a temporary log, checkpoint and state directory.
+
+    The first batch of a JVM takes seconds, which a standby can afford and a failover cannot.
+    """
+    builder = StreamsBuilder()
+    words = builder.stream("words", key=STRING, value=STRING)
+    words.group_by(_select_word, key=STRING, value=STRING).count()
+    with TemporaryDirectory(prefix="headrace-warm-up-") as folder:
+        log, setup = f"file:{folder}/log", app.setup
+        with Admin(log) as admin:
+            admin.create_topic("words", partitions=1)
+        with Producer(log, key_serde=STRING, value_serde=STRING) as producer:
+            producer.send("words", "a", "a")
+        warm_up_app = Application(
+            "warm-up", builder.build(), log,
+            checkpoint=f"{folder}/checkpoint", state_dir=f"{folder}/state", spark=setup.spark, master=setup.master,
+        )  # fmt: skip
+        try:
+            with warm_up_app:
+                warm_up_app.drain(WARM_UP_TIMEOUT)
+        except StreamsError as error:  # on a cluster, whose executors cannot read the temporary log
+            _log.info("Spark is not warm: %s", error)
+
+
+def _select_word(key: Any, word: Any) -> Any:
+    return word
+
+
+# ------------------------------------------------------------------------------------- control of a running application
+Url = Annotated[str, typer.Option(help="Where `headrace run --web` serves the application.", envvar="HEADRACE_URL")]
+DEFAULT_URL = "http://127.0.0.1:8089"
+
+
+def pause(url: Url = DEFAULT_URL, token: Token = None) -> None:
+    """Pause an application: no further batch begins until it is resumed."""
+    _act(url, token, "pause")
+    print_note("Paused: no further batch begins until `headrace resume`.")
+
+
+def resume(url: Url = DEFAULT_URL, token: Token = None) -> None:
+    """Resume an application that was paused."""
+    _act(url, token, "resume")
+    print_note("Resumed.")
+
+
+def snapshot(url: Url = DEFAULT_URL, token: Token = None) -> None:
+    """Merge the deltas of the state, so that a restart reads one file for each task."""
+    _act(url, token, "snapshot")
+    print_note("Started: the next batches add the snapshots to the checkpoint.")
+
+
+def _act(url: str, token: str | None, action: str) -> None:
+    with Client(url, token=token) as client:
+        client.act(action)

@@ -1,4 +1,4 @@
-"""`headrace state` and `headrace checkpoint`: list, verify and export what is in a checkpoint."""
+"""`headrace state`, `headrace checkpoint` and `headrace changelogs`: list, verify and export state."""
 
 from __future__ import annotations
 
@@ -8,9 +8,19 @@ from typing import Annotated
 
 import typer
 
+from headrace.checkpoint.changelog_export import Export
 from headrace.checkpoint.ledger import manifest_numbers, read_manifest
-from headrace.cli.options import AsJson, AsOf, Checkpoint, Program, open_checkpoint, open_follower
-from headrace.cli.output import FILE_FORMATS, UsageError, print_note, print_rows, write_file
+from headrace.cli.options import (
+    AsJson,
+    AsOf,
+    Checkpoint,
+    Program,
+    Target,
+    load_application,
+    open_checkpoint,
+    open_follower,
+)
+from headrace.cli.output import FILE_FORMATS, UsageError, print_note, print_rows, stderr, write_file
 from headrace.query.export import export_columns, export_rows
 from headrace.query.history import BatchSummary
 from headrace.query.verification import Finding, verify_checkpoint, verify_stores
@@ -84,6 +94,28 @@ def list_batches(checkpoint: Checkpoint, as_json: AsJson = False) -> None:
 def verify_files(checkpoint: Checkpoint, as_json: AsJson = False) -> int:
     """Compare every file that is needed with its checksum. Exit with 1 if one differs."""
     return _print_findings(verify_checkpoint(open_checkpoint(checkpoint)), "bytes", as_json=as_json)
+
+
+def changelogs(
+    target: Target,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would be written, and write nothing.")] = False,
+    application_id: Annotated[str | None, typer.Option(help="The application id. Only with a Topology.")] = None,
+    log: Annotated[str | None, typer.Option(help="The log, kafka://HOST:PORT. Only with a Topology.")] = None,
+    checkpoint: Annotated[str | None, typer.Option(help="The checkpoint. Only with a Topology.")] = None,
+    config: Annotated[Path | None, typer.Option(help="A .properties file. Only with a Topology.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Write the state to the changelogs of a Java application with the same id. Stop the application first."""
+    options = {"--application-id": application_id, "--log": log, "--checkpoint": checkpoint, "--config": config}
+    app = load_application(target, options)
+    with stderr().status(f"Comparing the state of {app.application_id} with its changelogs …") as status:
+
+        def show_progress(part: Export) -> None:
+            status.update(f"{part.topic}: {part.written} of {part.entries} entries of a partition written")
+
+        exports = app.write_changelogs(dry_run=dry_run, told=show_progress)
+    print_rows([export._asdict() for export in exports], Export._fields, as_json=as_json)
+    print_note("Nothing was changed: this was a dry run." if dry_run else f"{app.application_id} can continue in Java.")
 
 
 def _print_findings(findings: Iterable[Finding], unit: str, *, as_json: bool) -> int:

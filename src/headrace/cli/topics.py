@@ -1,4 +1,4 @@
-"""`headrace topics`: what `kafka-topics` does."""
+"""`headrace topics`: list, create, describe, alter and delete topics, as `kafka-topics` does."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from headrace.cli.options import AsJson, LogAddress, Servers, log_at, parse_pairs
+from headrace.cli.options import AsJson, CommandConfig, LogAddress, Servers, log_at, parse_pairs
 from headrace.cli.output import UsageError, print_json, print_names, print_note, print_rows
 from headrace.clients import Admin
 from headrace.clients.admin import TopicDescription
@@ -21,41 +21,54 @@ app = typer.Typer(help="List, create, describe, alter and delete topics.", no_ar
 Name = Annotated[str, typer.Option("--topic", help="The topic's name.")]
 Pattern = Annotated[str | None, typer.Option("--topic", help="A name, or a regular expression that names match.")]
 Settings = Annotated[list[str] | None, typer.Option("--config", help="key=value; may be given several times.")]
-IfExists = Annotated[bool, typer.Option("--if-exists", help="Do nothing if there is no such topic.")]
+IfExists = Annotated[bool, typer.Option("--if-exists", help="Do nothing if the topic does not exist.")]
 
 
 @app.command("list")
 def list_topics(
-    topic: Pattern = None, log: LogAddress = None, bootstrap_server: Servers = None, as_json: AsJson = False
+    topic: Pattern = None,
+    log: LogAddress = None,
+    bootstrap_server: Servers = None,
+    command_config: CommandConfig = None,
+    as_json: AsJson = False,
 ) -> None:
     """List the names of the topics."""
-    with closing(log_at(log, bootstrap_server)) as opened:
+    with closing(log_at(log, bootstrap_server, command_config)) as opened:
         print_names(_matching(opened, topic), as_json=as_json)
 
 
 @app.command()
 def create(
     topic: Name,
-    partitions: Annotated[int, typer.Option(help="How many partitions it has.")] = 1,
-    replication_factor: Annotated[int | None, typer.Option(help="Taken and not used: the log has one copy.")] = None,
+    partitions: Annotated[int, typer.Option(help="The number of partitions.")] = 1,
+    replication_factor: Annotated[
+        int | None, typer.Option(help="How many brokers keep a copy; without it, the broker's default.")
+    ] = None,
     config: Settings = None,
-    if_not_exists: Annotated[bool, typer.Option("--if-not-exists", help="Do nothing if there is one.")] = False,
+    if_not_exists: Annotated[bool, typer.Option("--if-not-exists", help="Do nothing if the topic exists.")] = False,
     log: LogAddress = None,
     bootstrap_server: Servers = None,
+    command_config: CommandConfig = None,
 ) -> None:
     """Create a topic."""
     settings = parse_pairs(config or [], "--config")
-    with closing(log_at(log, bootstrap_server)) as opened:
+    with closing(log_at(log, bootstrap_server, command_config)) as opened:
         if if_not_exists and topic in opened.topics():
             return
-        Admin(opened).create_topic(topic, partitions, settings)
+        Admin(opened).create_topic(topic, partitions, settings, replication_factor=replication_factor)
     print_note(f"Created topic {topic}.")
 
 
 @app.command()
-def delete(topic: Name, if_exists: IfExists = False, log: LogAddress = None, bootstrap_server: Servers = None) -> None:
-    """Delete topics, with everything in them."""
-    with closing(log_at(log, bootstrap_server)) as opened:
+def delete(
+    topic: Name,
+    if_exists: IfExists = False,
+    log: LogAddress = None,
+    bootstrap_server: Servers = None,
+    command_config: CommandConfig = None,
+) -> None:
+    """Delete topics and their records."""
+    with closing(log_at(log, bootstrap_server, command_config)) as opened:
         names = _matching(opened, topic)
         if not names and not if_exists:
             opened.topic(topic)
@@ -66,10 +79,14 @@ def delete(topic: Name, if_exists: IfExists = False, log: LogAddress = None, boo
 
 @app.command()
 def describe(
-    topic: Pattern = None, log: LogAddress = None, bootstrap_server: Servers = None, as_json: AsJson = False
+    topic: Pattern = None,
+    log: LogAddress = None,
+    bootstrap_server: Servers = None,
+    command_config: CommandConfig = None,
+    as_json: AsJson = False,
 ) -> None:
     """Show the partitions, offsets and settings of topics."""
-    with closing(log_at(log, bootstrap_server)) as opened:
+    with closing(log_at(log, bootstrap_server, command_config)) as opened:
         names = _matching(opened, topic)
         if topic is not None and not names:
             opened.topic(topic)
@@ -88,12 +105,15 @@ def describe(
 @app.command()
 def alter(
     topic: Name,
-    partitions: Annotated[int | None, typer.Option(help="How many partitions it is to have.")] = None,
+    partitions: Annotated[int | None, typer.Option(help="The new number of partitions.")] = None,
     config: Settings = None,
-    delete_config: Annotated[list[str] | None, typer.Option(help="A setting that gets its default again.")] = None,
+    delete_config: Annotated[
+        list[str] | None, typer.Option(help="Reset this setting to its default; may be given several times.")
+    ] = None,
     if_exists: IfExists = False,
     log: LogAddress = None,
     bootstrap_server: Servers = None,
+    command_config: CommandConfig = None,
 ) -> None:
     """Give a topic more partitions, or other settings."""
     settings: dict[str, str | int | None] = {
@@ -102,7 +122,7 @@ def alter(
     }
     if partitions is None and not settings:
         raise UsageError("what is to change? Give --partitions, --config or --delete-config")
-    with closing(log_at(log, bootstrap_server)) as opened:
+    with closing(log_at(log, bootstrap_server, command_config)) as opened:
         if if_exists and topic not in opened.topics():
             return
         if settings:
@@ -113,7 +133,7 @@ def alter(
 
 
 def _matching(log: Log, wanted: str | None) -> list[str]:
-    """The topic of that name, else those that match it as a regular expression, as Kafka's tool has it."""
+    """Return the topic of that name, or else the topics that match it as a regular expression, as Kafka's tool does."""
     names = sorted(log.topics())
     if wanted is None or wanted in names:
         return names if wanted is None else [wanted]
@@ -124,7 +144,7 @@ def _matching(log: Log, wanted: str | None) -> list[str]:
 
 
 def as_data(description: TopicDescription) -> dict[str, Any]:
-    """A description for JSON."""
+    """Return a description as plain data, for JSON."""
     topic = description.topic
     offsets = [
         {"partition": number, "earliest": extent.earliest, "end": extent.end, "records": extent.end - extent.earliest}

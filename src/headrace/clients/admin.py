@@ -1,4 +1,4 @@
-"""Looking after a log: topics, groups, retention."""
+"""The admin client: creates, describes, changes and deletes topics and consumer groups."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from datetime import datetime
 from types import TracebackType
 from typing import Literal, Self
 
-from headrace.log.open import resolve_log
+from headrace.log.open import ClientConfig, resolve_log
 from headrace.log.protocol import Extent, Group, Log, Topic
 from headrace.model.ids import TopicPartition
 from headrace.model.timestamps import epoch_milliseconds
@@ -16,14 +16,14 @@ from headrace.model.timestamps import epoch_milliseconds
 
 @dataclass(frozen=True, slots=True)
 class TopicDescription:
-    """A topic, and which offsets its partitions have."""
+    """A topic, and the earliest offset and the end of each partition."""
 
     topic: Topic
     extents: Mapping[int, Extent]
 
 
 class Admin:
-    """Creates, describes and deletes what is in a log.
+    """Creates, describes, changes and deletes topics and consumer groups of a log.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as directory, Admin(f"file:{directory}") as admin:
@@ -32,8 +32,9 @@ class Admin:
     (['orders'], {0: Extent(earliest=0, end=0), 1: Extent(earliest=0, end=0)})
     """
 
-    def __init__(self, log: Log | str) -> None:
-        self._log, self._owns_log = resolve_log(log)
+    def __init__(self, log: Log | str, *, config: ClientConfig | None = None) -> None:
+        """`config`: settings of Kafka's clients, such as TLS and SASL, or the path of a `.properties` file."""
+        self._log, self._owns_log = resolve_log(log, config)
 
     def close(self) -> None:
         if self._owns_log:
@@ -55,22 +56,30 @@ class Admin:
         extents = self._log.extents([topic])
         return TopicDescription(self._log.topic(topic), {at.partition: extent for at, extent in extents.items()})
 
-    def create_topic(self, name: str, partitions: int = 1, config: Mapping[str, str | int] | None = None) -> Topic:
-        return self._log.create_topic(name, partitions, config)
+    def create_topic(
+        self,
+        name: str,
+        partitions: int = 1,
+        config: Mapping[str, str | int] | None = None,
+        *,
+        replication_factor: int | None = None,
+    ) -> Topic:
+        """Creates a topic. Without a replication factor, `replication.factor` or else the broker decides."""
+        return self._log.create_topic(name, partitions, config, replication_factor=replication_factor)
 
     def delete_topic(self, name: str) -> None:
         self._log.delete_topic(name)
 
     def add_partitions(self, name: str, partitions: int) -> Topic:
-        """Lets a topic have more partitions, `partitions` in all; keys then go to other ones than before."""
+        """Raises the number of partitions to `partitions`. Keys then go to other partitions than before."""
         return self._log.add_partitions(name, partitions)
 
     def alter_config(self, name: str, config: Mapping[str, str | int | None]) -> Topic:
-        """Changes the settings that are named; None is the default again."""
+        """Changes the given settings of a topic. None resets a setting to its default."""
         return self._log.alter_config(name, config)
 
     def delete_records(self, before: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
-        """Removes the records before an offset, -1: all; gives the earliest offsets."""
+        """Deletes the records before an offset, or all for -1. Returns the new earliest offsets."""
         return self._log.delete_records(before)
 
     # ---------------------------------------------------------------------------------------------------- groups
@@ -78,7 +87,7 @@ class Admin:
         return self._log.groups()
 
     def lag(self, group: str) -> dict[TopicPartition, int]:
-        """How many offsets a group is behind, in each partition where it has committed."""
+        """Returns how many offsets a group is behind, by partition that it has committed."""
         committed = self._log.committed(group)
         extents = self._log.extents(sorted({at.topic for at in committed}))
         return {at: max(0, extents[at].end - offset) for at, offset in committed.items()}
@@ -89,7 +98,10 @@ class Admin:
     def reset_offsets(
         self, group: str, *topics: str, to: Literal["earliest", "latest"] | int | datetime
     ) -> dict[TopicPartition, int]:
-        """Lets a group go on elsewhere in some topics: at an end of them, or at a time in ms. Nobody may be reading."""
+        """Commits other offsets for a group that has no members, and returns them.
+
+        `to` is "earliest", "latest", or a time: then the first record at or after it.
+        """
         extents = self._log.extents(topics)
         if to == "earliest":
             offsets = {at: extent.earliest for at, extent in extents.items()}

@@ -1,6 +1,6 @@
-"""Where a consumer is in each of its partitions, and the records from there on.
+"""The consumer: reads records from a log, alone or as a member of a consumer group.
 
-Reading records from a log, alone or as a member of a group.
+`Fetcher` keeps the position in each partition and reads from there. `Consumer` adds the group, commits and serdes.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any, Literal, NamedTuple, Self, get_args
 from uuid import uuid4
 
 from headrace.errors import OffsetOutOfRangeError, ProducerFencedError, SerializationError, StreamsError
-from headrace.log.open import resolve_log
+from headrace.log.open import ClientConfig, resolve_log
 from headrace.log.protocol import Extent, Log, LogRow
 from headrace.model.clock import Clock, SystemClock
 from headrace.model.ids import TopicPartition
@@ -169,12 +169,16 @@ class Consumer:
         max_poll_records: int = 500,
         session_timeout: int | timedelta = 45_000,
         idle_timeout: int | timedelta | None = None,
+        config: ClientConfig | None = None,
         clock: Clock | None = None,
     ) -> None:
-        """`idle_timeout`: iteration ends when nothing came for so long; without it, never."""
+        """`idle_timeout`: iteration ends when no record has arrived for so long; without it, never.
+
+        `config`: settings of Kafka's clients, such as TLS and SASL, or the path of a `.properties` file.
+        """
         if auto_offset_reset not in get_args(Reset):
             raise ValueError(f"auto_offset_reset is 'earliest', 'latest' or 'none', not {auto_offset_reset!r}")
-        self._log, self._owns_log = resolve_log(log)
+        self._log, self._owns_log = resolve_log(log, config)
         self._group, self._member = group, f"consumer-{uuid4().hex[:16]}"
         self._decode = (key_serde.decode, value_serde.decode)
         self._commits_itself = auto_commit and group is not None

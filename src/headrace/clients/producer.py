@@ -1,6 +1,6 @@
-"""Records on their way from a producer to the log.
+"""The producer: sends records to a log.
 
-Sending records to a log.
+`send` adds the record to the `Batch` of its partition and returns a `Delivery`. A thread appends the batches.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, Self
 
 from headrace.errors import LogBusyError, ProducerFencedError, SerializationError, StreamsError, UnknownTopicError
 from headrace.log.chunk_format import record_length
-from headrace.log.open import resolve_log
+from headrace.log.open import ClientConfig, resolve_log
 from headrace.log.protocol import Item, Log, ProducerSequence, Records
 from headrace.log.validation import check_record_length
 from headrace.model.clock import Clock, SystemClock
@@ -148,9 +148,11 @@ class Producer:
         linger: int | timedelta = 5,
         batch_size: int = 1 << 20,
         buffer_size: int = 32 << 20,
+        config: ClientConfig | None = None,
         clock: Clock | None = None,
     ) -> None:
-        self._log, self._owns_log = resolve_log(log)
+        """`config`: settings of Kafka's clients, such as TLS and SASL, or the path of a `.properties` file."""
+        self._log, self._owns_log = resolve_log(log, config)
         self._key_serde, self._value_serde, self._partitioner = key_serde, value_serde, partitioner
         self._linger = milliseconds(linger, "linger") / 1000
         self._batch_size, self._buffer_size = batch_size, buffer_size

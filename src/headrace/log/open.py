@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from headrace.config.settings import client_settings, name_once
 from headrace.errors import ConfigError
 from headrace.log.embedded.file_log import FileLog
 from headrace.log.protocol import Extent, Item, Log, Topic
@@ -32,9 +33,23 @@ def open_log(address: str, settings: Mapping[str, Any] | None = None) -> Log:
     raise ConfigError(f"{address!r} is not the address of a log: write file:DIRECTORY or kafka://HOST:PORT")
 
 
-def resolve_log(log: Log | str) -> tuple[Log, bool]:
-    """Returns the log, and True if it was opened here from an address, so that the caller must close it."""
-    return (open_log(log), True) if isinstance(log, str) else (log, False)
+ClientConfig = Mapping[str, Any] | str | Path  # client settings, or the path of a .properties file with them
+
+
+def resolve_log(log: Log | str, config: ClientConfig | None = None) -> tuple[Log, bool]:
+    """Returns the log, and True if it was opened here from an address, so that the caller must close it.
+
+    `config` has the settings of Kafka's clients (TLS, SASL and the like). Misspelt names are errors.
+    """
+    if not isinstance(log, str):
+        if config is not None:
+            raise ValueError("an open log has its settings already: give config= only with an address")
+        return log, False
+    settings = client_settings(config)
+    if not log.startswith("kafka://"):
+        for name in settings:
+            name_once(name, f"it is for the clients of a Kafka cluster, and the log is {log}")
+    return open_log(log, settings), True
 
 
 class TopicCreatingLog:

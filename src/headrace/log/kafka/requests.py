@@ -57,6 +57,7 @@ _KINDS: dict[int, type[StreamsError]] = {
     _code.GROUP_ID_NOT_FOUND: UnknownGroupError,
     _code.NON_EMPTY_GROUP: GroupInUseError,
     _code.INVALID_CONFIG: ConfigError,
+    _code.INVALID_REPLICATION_FACTOR: ConfigError,
     **dict.fromkeys(MOVING, LogBusyError),
     **dict.fromkeys(FENCED, ProducerFencedError),
 }
@@ -84,7 +85,7 @@ def translated(error: Any, doing: str) -> StreamsError:
         return LogUnavailableError(f"{doing} was refused: {_REFUSALS[code]} ({error.str()})")
     if code in NO_ANSWER:
         return LogUnavailableError(f"{doing} got no answer: {error.str()}. Are the brokers running, and reachable?")
-    return _KINDS.get(code, LogUnavailableError)(f"{doing} failed: {error.str()}")
+    return _KINDS.get(code, LogUnavailableError)(f"{doing} failed: {error.str()} ({error.name()})")
 
 
 @contextmanager
