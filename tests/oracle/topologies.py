@@ -86,7 +86,7 @@ class Program:
             case op:
                 raise BadCase(f"unknown operator {op}")
 
-    def _sentence(self, s: Spec) -> Defined | None:
+    def _sentence(self, s: Spec) -> Defined | None:  # noqa: PLR0911 - one match over all operators
         match s["op"]:
             case "stream" | "table" | "globalTable":
                 return self._source(s)
@@ -134,7 +134,7 @@ class Program:
         return Defined("stream", self._builder.stream(*topics, **options), types)
 
     # ------------------------------------------------------------------------------------------------------ streams
-    def _on_stream(self, s: Spec, subject: Defined) -> Defined | None:
+    def _on_stream(self, s: Spec, subject: Defined) -> Defined | None:  # noqa: PLR0911 - one match over all operators
         stream, types, name = subject.it, subject.types, s.get("named")
         match s["op"]:
             case "foreach":

@@ -30,7 +30,7 @@ def joins(subject: Defined) -> dict[str, Callable[..., Any]]:
     return {"join": subject.it.join, "leftJoin": subject.it.left_join, "outerJoin": subject.it.outer_join}
 
 
-def record_by_record(s: Spec, subject: Defined) -> Defined:
+def record_by_record(s: Spec, subject: Defined) -> Defined:  # noqa: PLR0911 - one match over all operators
     """The verbs of a stream that have no memory, and processors."""
     stream, types, name = subject.it, subject.types, s.get("named")
     match s["op"]:

@@ -80,7 +80,7 @@ def source_table(fields: Fields) -> Claim:
 
 
 # ------------------------------------------------------------------------------------------------------------ streams
-def of_stream(op: str, fields: Fields, claim: Claim) -> Claim | None:
+def of_stream(op: str, fields: Fields, claim: Claim) -> Claim | None:  # noqa: PLR0911 - one match over all operators
     """Of what a verb makes of one stream."""
     deletes = claim.deletes
     if claim.zeros and op not in {"peek", "repartition", "to"}:
@@ -157,7 +157,7 @@ def aggregated(op: str, fields: Fields, claims: list[Claim], windows: Fields | N
 
 
 # ------------------------------------------------------------------------------------------------------------- tables
-def of_table(op: str, fields: Fields, claim: Claim, windows: Fields | None) -> Claim | None:
+def of_table(op: str, fields: Fields, claim: Claim, windows: Fields | None) -> Claim | None:  # noqa: C901, PLR0911, PLR0912 - a case a verb
     """Of what a verb makes of one table."""
     if claim.zeros:
         no_zeros = op == "filter" and fields["pred"]["fn"] == "value_gt"

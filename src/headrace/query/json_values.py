@@ -27,7 +27,7 @@ import orjson
 LARGEST = 2**53  # every JSON reader represents integers up to here exactly
 
 
-def to_json(value: Any) -> Any:
+def to_json(value: Any) -> Any:  # noqa: PLR0911 - one match over the kinds of values
     """Return a value as objects that a JSON library can write.
 
     >>> to_json({"a": b"x", "b": (1, float("inf"))})
@@ -75,7 +75,7 @@ def _object_to_json(value: Any) -> Any:
     return {"$repr": repr(value)}
 
 
-def from_json(written: Any) -> Any:
+def from_json(written: Any) -> Any:  # noqa: PLR0911 - one match over the kinds of values
     """Return the value that `to_json` was given.
 
     >>> from_json(to_json((b"x", {1: 2**60})))

@@ -110,7 +110,9 @@ def build_status(follower: Follower, report: ApplicationReport, now: int) -> Sta
     )
 
 
-def _judge(report: ApplicationReport, read_error: str | None, behind: int, rate: float) -> tuple[bool, str]:
+def _judge(  # noqa: PLR0911 - a list of cases, the most urgent first
+    report: ApplicationReport, read_error: str | None, behind: int, rate: float
+) -> tuple[bool, str]:
     if report.error is not None or report.state == "ERROR":
         return False, f"Stopped by an error: {report.error or 'see the log'}"
     if read_error is not None:

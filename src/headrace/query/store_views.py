@@ -193,7 +193,7 @@ def execute_query(view: View, store: StoreDescription, query: q.Query) -> Any:
             return ((key, value.value) for key, value in found)
 
 
-def _read(view: View, store: StoreDescription, query: q.Query) -> Any:
+def _read(view: View, store: StoreDescription, query: q.Query) -> Any:  # noqa: PLR0911 - one match over the kinds of queries
     """Read what a query asks for, with values as the store has them."""
     match view, query:
         case KeyValueView(), q.TimestampedKeyQuery() | q.TimestampedRangeQuery() if not store.is_timestamped:

@@ -105,7 +105,7 @@ class Compiler:
             self._emits[name] = run if harmless else self.failures.guard(name, run)
         return self._emits[name]
 
-    def _operator(self, node: n.Node, children: Mapping[str, Emit]) -> Emit:
+    def _operator(self, node: n.Node, children: Mapping[str, Emit]) -> Emit:  # noqa: C901, PLR0911, PLR0912 - one case a kind of node
         """The closure that runs a node: one case for each kind of node."""
         env, buffers, emit = self.env, self.buffers, fan_out(list(children.values()))
         key, value = self.serdes.key, self.serdes.inner_value

@@ -140,7 +140,7 @@ def encode(message: Message) -> bytes:
     return _LETTERS[type(message)] + _encode(message)
 
 
-def decode(raw: bytes) -> Message | bytes:
+def decode(raw: bytes) -> Message | bytes:  # noqa: PLR0911 - one match over the kinds of messages
     """A message; a receipt stays bytes, without its kind.
 
     >>> decode(encode(Batch(7, 0)))
