@@ -17,6 +17,7 @@ PUBLIC = [
     "BranchedKStream",
     "Buffer",
     "Cancellable",
+    "CapturedStateWarning",
     "CheckpointCorruptedError",
     "CheckpointMismatchError",
     "CogroupedKStream",

@@ -23,6 +23,7 @@ from headrace.dsl.windowed import WindowedKStream
 from headrace.errors import (
     AlreadyRunningError,
     BatchNotKeptError,
+    CapturedStateWarning,
     CheckpointCorruptedError,
     CheckpointMismatchError,
     ConfigError,
@@ -110,6 +111,7 @@ __all__ = [
     "BranchedKStream",
     "Buffer",
     "Cancellable",
+    "CapturedStateWarning",
     "CheckpointCorruptedError",
     "CheckpointMismatchError",
     "CogroupedKStream",

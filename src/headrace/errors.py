@@ -29,6 +29,9 @@ StreamsError
 ├── LogCorruptedError                bytes of the embedded log differ from what was written
 ├── LogUnavailableError              the log cannot be opened or written
 └── LogBusyError                     other processes held the log for too long
+
+UserWarning
+└── CapturedStateWarning             a function keeps state in a variable, where Spark's processes do not share it
 """
 
 from __future__ import annotations
@@ -42,6 +45,14 @@ class StreamsError(Exception):
     """Something went wrong while a topology was built or run."""
 
     retriable = False
+
+
+class CapturedStateWarning(UserWarning):
+    """A function of a topology changes a variable outside of itself: use a state store.
+
+    `warnings.filterwarnings("ignore", category=CapturedStateWarning)` silences it, for example in a test that collects
+    records in a list.
+    """
 
 
 class TopologyError(StreamsError):

@@ -1,7 +1,7 @@
 """Users' functions in one shape: how many parameters they take is looked at once, when the topology is built.
 
 A value function may take `(value)` or `(key, value)`, a joiner `(left, right)` or `(key, left, right)`. A builtin
-without a signature counts as taking the value alone.
+without a signature counts as taking the value alone. A function that keeps state outside of a store gets a warning.
 """
 
 from __future__ import annotations
@@ -9,6 +9,8 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable
 from typing import Any, TextIO
+
+from headrace.topology.captured_state import warn_of_captured_state
 
 Function = Callable[..., Any]
 _POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
@@ -51,9 +53,10 @@ def exactly(count: int, f: Function, what: str) -> Function:
 
 
 def parameters(f: Function, what: str, *, fewest: int, most: int) -> int:
-    """How many arguments to call a function with. What has a default value is left alone, if it can be."""
+    """How many arguments to call a function with. A parameter with a default value gets none, if it can be avoided."""
     if not callable(f):
         raise TypeError(f"{what} must be a function, not {f!r}")
+    warn_of_captured_state(f)
     try:
         given = inspect.signature(f).parameters.values()
     except (TypeError, ValueError):  # a builtin without a signature

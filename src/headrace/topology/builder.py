@@ -14,6 +14,7 @@ from headrace.config import Config
 from headrace.model.windows import milliseconds
 from headrace.state.spec import StoreSpec
 from headrace.topology import validation
+from headrace.topology.captured_state import warn_of_captured_state
 from headrace.topology.describe import TopologyDescription, describe
 from headrace.topology.graph import Graph, InternalTopic
 from headrace.topology.naming import require_given_names
@@ -292,6 +293,8 @@ def source(
         raise ValueError(f"the source {name!r} has topics and a pattern: give one or the other")
     if any(not isinstance(topic, str) for topic in topics):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise TypeError(f"the topics of {name!r} are given as str, one argument each, not {topics!r}")
+    if timestamp is not None:
+        warn_of_captured_state(timestamp)
     compiled = re.compile(pattern) if isinstance(pattern, str) else pattern
     return Source(name, topics, compiled, key, value, timestamp, checked_reset(offset_reset))
 

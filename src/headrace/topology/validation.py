@@ -8,6 +8,7 @@ from typing import Any
 
 from headrace.errors import TopologyError
 from headrace.state.spec import StoreSpec
+from headrace.topology.captured_state import warn_of_captured_state
 from headrace.topology.graph import InternalTopic
 from headrace.topology.nodes import Node, Sink, Source
 
@@ -111,15 +112,17 @@ def can_be_connected(
 
 
 def makes_new_ones(supplier: Callable[[], Any], name: str) -> None:
-    """Every task needs a processor of its own."""
+    """Every task needs a processor of its own, which shares no state with the others."""
     if not callable(supplier):
         raise TypeError(f"{name!r} needs a class or a function that makes a processor, not {supplier!r}")
-    one, another = supplier(), supplier()
+    one: object = supplier()
+    another: object = supplier()
     if one is another:
         raise ValueError(
             f"the supplier of {name!r} hands out the same {type(one).__name__} twice: "
             "give the class itself, or a function that makes a new one at every call"
         )
+    warn_of_captured_state(type(one))
 
 
 def partitions_agree(
