@@ -7,8 +7,7 @@ from xml.etree import ElementTree as ET
 import pytest
 
 from headrace import Stores, StreamsBuilder, Topology, serde
-from headrace.topology.drawing.layout import lay_out
-from headrace.topology.drawing.svg import picture
+from headrace.topology.drawing import lay_out, picture
 
 MODULE = """
 from headrace import Application, StreamsBuilder, serde

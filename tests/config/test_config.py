@@ -5,7 +5,7 @@ from datetime import timedelta
 
 import pytest
 
-from headrace.config import Config, environment, settings
+from headrace.config import Config, settings
 from headrace.errors import ConfigError
 
 EVERY_OPTIMIZATION = {"reuse.ktable.source.topics", "merge.repartition.topics", "single.store.self.join"}
@@ -119,7 +119,6 @@ def test_dead_letters_need_a_topic(kind):
 def said(caplog, monkeypatch):
     """The warnings since the last call, in a process that has warned of nothing yet."""
     monkeypatch.setattr(settings, "_named", set())
-    monkeypatch.setattr(environment, "_named", set())
     caplog.set_level(logging.WARNING)
 
     def since():

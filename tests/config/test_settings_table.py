@@ -10,8 +10,7 @@ import pytest
 import headrace
 from headrace.cli.config import settings
 from headrace.config import Config
-from headrace.config.environment import OF_TOOLS
-from headrace.config.settings import OTHER_NAMES, WITHOUT_EFFECT
+from headrace.config.settings import OF_TOOLS, OTHER_NAMES, WITHOUT_EFFECT
 
 SOURCE = Path(headrace.__file__).parent
 ROWS = [row for row in fields(Config) if row.name != "extra"]

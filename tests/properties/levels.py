@@ -12,9 +12,9 @@ from headrace.model.ids import TaskId
 from headrace.plan.subtopologies import plan
 from headrace.runtime.environment import Output, Row
 from headrace.runtime.task import Task, TaskEnvironment
-from headrace.state.duplicates import WindowedDuplicates
 from headrace.state.engine import Engine, Version
 from headrace.state.keys import decode_duplicate
+from headrace.state.window import WindowedDuplicates
 
 
 class Levels:

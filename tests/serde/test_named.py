@@ -4,7 +4,7 @@ import pytest
 
 from headrace import serde
 from headrace.errors import ConfigError
-from headrace.serde.class_names import by_class_name, serde_setting
+from headrace.serde.primitives import by_class_name, serde_setting
 
 
 @pytest.mark.parametrize(

@@ -13,8 +13,9 @@ raw_keys = st.lists(st.sampled_from([b"\x00", b"\x01", b"\xff", b"a"]), max_size
 )
 
 GOLDEN = [
-    (keys.encode_time(0), "8000000000000000"),
-    (keys.encode_time(-1), "7fffffffffffffff"),
+    (keys.encode_by_time(0, b""), "8000000000000000"),
+    (keys.encode_by_time(-1, b""), "7fffffffffffffff"),
+    (keys.encode_subscription(b"\x00f", b"p"), "00000002006670"),
     (keys.encode_window(b"a\x00b", 1), "6100ff6200018000000000000001"),
     (keys.encode_window(b"", keys.LAST), "0001ffffffffffffffff"),
     (keys.encode_duplicate(b"k", 2, 3), "6b0001800000000000000200000003"),

@@ -57,7 +57,7 @@ class KeyValueMachine(StoreMachine):
 
     @rule(key=keys)
     def committed_value(self, key):
-        assert self.text(self.store.committed(key)) == self.saved.get(key)
+        assert self.text(self.store.table.committed(self.store.key_bytes(key))) == self.saved.get(key)
 
     @rule(low=st.none() | keys, high=st.none() | keys)
     def scan(self, low, high):

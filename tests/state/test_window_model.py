@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import rule
 
 from headrace.serde import STRING
-from headrace.state import duplicates
+from headrace.state import window
 from headrace.state.spec import StoreSpec, WindowKind
 from tests.state.harness import ENGINES, LIST, StoreMachine, few_keys, machine, run_machine, texts
 
@@ -97,7 +97,12 @@ class WindowMachine(StoreMachine):
         if not self.duplicates:
             expected = [value for k, at, value in self.model.visible(start, start) if k == key]
             assert self.text(self.store.fetch(key, start)) == (expected[0] if expected else None)
-            assert self.text(self.store.committed(key, start)) == self.committed_value(key, start)
+            assert self.text(self.store.table.committed(self.store.key_bytes(key, start))) == self.committed_value(
+                key, start
+            )
+
+    def store_committed(self, key, start):
+        return self.store.table.committed(self.store.key_bytes(key, start))
 
     def committed_value(self, key, start):
         found = self.saved.entries.get((key.encode(), start, 0))
@@ -147,7 +152,9 @@ class HeldBackMachine(WindowMachine):
         assert self.rows(self.store.by_time(self.model.held, last)) == expected
 
     def committed_value(self, key, start):
-        return self.text(self.store.committed(key, start))  # whether it is still there is not the point here
+        return self.text(
+            self.store.table.committed(self.store.key_bytes(key, start))
+        )  # whether it is still there is not the point here
 
     def committed(self):
         pass
@@ -175,7 +182,7 @@ DUPLICATES = StoreSpec("windows", WindowKind(RETENTION, SIZE, retain_duplicates=
 
 
 def test_duplicates_are_the_same_when_hardly_any_are_at_hand(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(duplicates, "AT_HAND", 2)
+    monkeypatch.setattr(window, "AT_HAND", 2)
     run_machine(machine(WindowMachine, spec=DUPLICATES, engine="disk"))
 
 

@@ -2,7 +2,7 @@
 
 import random
 
-from headrace.topology.drawing.java_order import Tree, copied_order, hash_order, string_hash
+from headrace.topology.java_order import Tree, copied_order, hash_order, string_hash
 
 
 def test_the_hash_of_a_string_is_javas():

@@ -10,8 +10,7 @@ import typer
 from headrace.cli.options import AsJson
 from headrace.cli.output import print_rows
 from headrace.config import Config
-from headrace.config.environment import variable_of
-from headrace.config.settings import WITHOUT_EFFECT
+from headrace.config.settings import WITHOUT_EFFECT, variable_of
 
 Unused = Annotated[bool, typer.Option("--without-effect", help="The settings of Kafka Streams that have none here.")]
 

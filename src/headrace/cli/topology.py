@@ -11,7 +11,7 @@ import typer
 from headrace.cli.options import AsJson, Target, find_graph, load
 from headrace.cli.output import print_json
 from headrace.topology.describe import describe
-from headrace.topology.drawing.svg import picture
+from headrace.topology.drawing import picture
 
 
 class Format(Enum):

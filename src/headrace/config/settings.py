@@ -7,6 +7,8 @@ type, the default, the function that parses what a user gives, the meaning, and 
 Three kinds of names are not in the table: `OTHER_NAMES` are older names of settings, `WITHOUT_EFFECT` are settings of
 Kafka Streams that mean nothing here (each is named once in the log, with the reason), and the settings of Kafka's
 clients (`CLIENT_PREFIXES`), which `Config.client_settings` passes on to them.
+
+Environment variables give settings, too: `HEADRACE_COMMIT_INTERVAL_MS` is `commit.interval.ms`.
 """
 
 # ruff: noqa: RUF009 - setting() returns a dataclass field
@@ -14,7 +16,7 @@ clients (`CLIENT_PREFIXES`), which `Config.client_settings` passes on to them.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import Field, dataclass, field, fields
 from difflib import get_close_matches
 from pathlib import Path
@@ -22,7 +24,6 @@ from types import MappingProxyType
 from typing import Any, Self
 
 from headrace.config import parsing
-from headrace.config.environment import settings_in
 from headrace.config.parsing import Guarantee, Handler, StoreKind
 from headrace.config.properties import read_properties
 from headrace.errors import ConfigError
@@ -312,7 +313,7 @@ _CLIENT_ONLY = frozenset((
     "receive.buffer.bytes", "request.timeout.ms", "retries", "retry.backoff.max.ms", "retry.backoff.ms",
     "send.buffer.bytes", "transaction.timeout.ms",
 ))  # fmt: skip
-_named: set[str] = set()  # settings without effect that this process has named in the log
+_named: set[str] = set()  # settings without effect and unknown variables that this process has named in the log
 
 
 def settings_of(given: Mapping[str, Any] | str | Path | None) -> Mapping[str, Any]:
@@ -389,3 +390,57 @@ def _check_dead_letters(config: Config) -> None:
                     f"{name}.exception.handler='dead_letter' needs a topic to send to: "
                     "set errors.dead.letter.queue.topic.name"
                 )
+
+
+# ---------------------------------------------------------------------------------------------- environment variables
+PREFIX = "HEADRACE_"
+# Variables with the same prefix that are not settings of an application: options of commands, tests and tools.
+OF_TOOLS = frozenset(
+    PREFIX + name
+    for name in (
+        "BROKER", "CHECKPOINT", "DEBUG", "EXAMPLES", "FAULTS", "HOME", "LOG", "PROFILE", "SEED", "STEPS", "TOKEN",
+        "URL", "WITHOUT_BROWSER",
+    )
+)  # fmt: skip
+
+
+def settings_in(
+    environment: Mapping[str, str], names: Iterable[str], client_prefixes: tuple[str, ...]
+) -> dict[str, str]:
+    """The settings that environment variables give; a variable that looks like a misspelt one is named once in the log.
+
+    >>> variables = {"HEADRACE_NUM_PARTITIONS": "3", "HEADRACE_SASL_USERNAME": "ada", "HOME": "/root"}
+    >>> settings_in(variables, ["num.partitions"], ("sasl.",))
+    {'num.partitions': '3', 'sasl.username': 'ada'}
+    """
+    known = {variable_of(name): name for name in names}
+    found: dict[str, str] = {}
+    for variable, value in sorted(environment.items()):
+        if not variable.startswith(PREFIX) or variable in OF_TOOLS:
+            continue
+        dotted = variable.removeprefix(PREFIX).lower().replace("_", ".")
+        if variable in known:
+            found[known[variable]] = value
+        elif dotted.startswith(client_prefixes):
+            found[dotted] = value
+        else:
+            _warn_of_variable(variable, [*known, *OF_TOOLS])
+    return found
+
+
+def variable_of(name: str) -> str:
+    """The environment variable of a setting.
+
+    >>> variable_of("commit.interval.ms")
+    'HEADRACE_COMMIT_INTERVAL_MS'
+    """
+    return PREFIX + name.strip(".").replace(".", "_").upper()
+
+
+def _warn_of_variable(variable: str, known: list[str]) -> None:
+    if variable in _named:
+        return
+    _named.add(variable)
+    guess = get_close_matches(variable, known, 1, 0.8)
+    hint = f"did you mean {guess[0]}?" if guess else "`headrace config` lists the settings"
+    _log.warning("the environment variable %s is no setting: %s", variable, hint)

@@ -21,7 +21,7 @@ from headrace.model.windows import Window, Windowed, ends_of
 from headrace.query import queries as q
 from headrace.query.catalog import StoreDescription
 from headrace.serde.protocol import Serde
-from headrace.state.lru import RecentlyUsed
+from headrace.state.key_value import RecentlyUsed
 from headrace.state.spec import KeyValueKind, LruKind, SessionKind, VersionedKind, WindowKind
 
 _MISSING: Any = object()

@@ -9,7 +9,7 @@ from headrace.runtime.operators.stream_join import Unmatched
 from headrace.runtime.serdes import Serdes
 from headrace.serde.protocol import Serde
 from headrace.state.buffer import GraceBuffer, SuppressBuffer, UnmatchedBuffer
-from headrace.state.subscriptions import Subscriptions
+from headrace.state.key_value import Subscriptions
 from headrace.state.table import Table
 from headrace.topology import nodes as n
 from headrace.topology.graph import Graph

@@ -9,9 +9,8 @@ from dataclasses import replace
 
 from headrace.config import Config
 from headrace.runtime.failures import Handlers
-from headrace.serde.class_names import serde_setting
 from headrace.serde.internal import UNDECLARED, change_serde, response_serde, subscription_serde
-from headrace.serde.primitives import BYTES
+from headrace.serde.primitives import BYTES, serde_setting
 from headrace.serde.protocol import Serde
 from headrace.serde.windowed import session_windowed, windowed
 from headrace.state.spec import BufferKind, StoreSpec, SubscriptionKind

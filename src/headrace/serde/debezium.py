@@ -9,9 +9,8 @@ import msgspec
 import orjson
 from msgspec import Raw
 
-from headrace.serde.immutable_types import never_changes
 from headrace.serde.json import JSON, json_of
-from headrace.serde.protocol import Serde
+from headrace.serde.protocol import Serde, never_changes
 
 _OPERATIONS = {"c": "create", "u": "update", "d": "delete", "r": "read, of a snapshot", "t": "truncate"}
 _WITH_ROW = ("c", "u", "r")

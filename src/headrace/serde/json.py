@@ -9,8 +9,7 @@ from typing import Any, TypeVar, overload
 import msgspec
 import orjson
 
-from headrace.serde.immutable_types import never_changes
-from headrace.serde.protocol import Serde
+from headrace.serde.protocol import Serde, never_changes
 
 JSON: Serde[Any] = Serde("JSON", orjson.dumps, orjson.loads)
 

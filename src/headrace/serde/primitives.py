@@ -1,13 +1,17 @@
-"""Strings, bytes, numbers, booleans and UUIDs, byte for byte as Kafka's Java serdes write them."""
+"""Strings, bytes, numbers, booleans and UUIDs, byte for byte as Kafka's Java serdes write them.
+
+At the end: the same serdes by the names of Kafka's classes, which configurations use.
+"""
 
 from __future__ import annotations
 
 import re
 import struct
 from operator import index
-from typing import Any
+from typing import Any, cast
 from uuid import UUID as Uuid  # noqa: N811 - UUID is the serde here
 
+from headrace.errors import ConfigError
 from headrace.serde.protocol import Serde
 
 _SHORT, _INTEGER, _LONG = struct.Struct(">h"), struct.Struct(">i"), struct.Struct(">q")
@@ -218,3 +222,48 @@ FLOAT: Serde[float] = Serde("FLOAT", encode_float, decode_float, immutable=True)
 BOOLEAN: Serde[bool] = Serde("BOOLEAN", encode_boolean, decode_boolean, immutable=True)
 UUID: Serde[Uuid] = Serde("UUID", encode_uuid, decode_uuid, immutable=True)
 VOID: Serde[None] = Serde("VOID", refuse_void, refuse_void, immutable=True)
+
+
+# ------------------------------------------------------------------------------------------- names of Kafka's classes
+_BY_CLASS_NAME = {
+    "StringSerde": STRING,
+    "ByteArraySerde": BYTES,
+    "ByteBufferSerde": BYTES,
+    "BytesSerde": BYTES,
+    "LongSerde": LONG,
+    "IntegerSerde": INTEGER,
+    "ShortSerde": SHORT,
+    "DoubleSerde": DOUBLE,
+    "FloatSerde": FLOAT,
+    "BooleanSerde": BOOLEAN,
+    "UUIDSerde": UUID,
+    "VoidSerde": VOID,
+}
+
+
+def by_class_name(name: str) -> Serde:
+    """Kafka's serde of that class, with or without its package.
+
+    >>> by_class_name("org.apache.kafka.common.serialization.Serdes$StringSerde")
+    <serde STRING>
+    """
+    try:
+        return _BY_CLASS_NAME[name.replace("$", ".").rpartition(".")[2]]
+    except KeyError:
+        known = ", ".join(_BY_CLASS_NAME)
+        raise ConfigError(f"no serde is called {name!r}: give one of {known}, or a serde of headrace.serde") from None
+
+
+def serde_setting(setting: object, name: str) -> Serde:
+    """What `default.key.serde` or `default.value.serde` means: nothing (BYTES), a serde or a class name.
+
+    >>> serde_setting(None, "default.key.serde")
+    <serde BYTES>
+    """
+    if setting is None:
+        return BYTES
+    if isinstance(setting, Serde):
+        return cast("Serde[Any]", setting)
+    if isinstance(setting, str):
+        return by_class_name(setting)
+    raise ConfigError(f"{name}={setting!r} cannot be used: give a serde of headrace.serde, or a Kafka class's name")

@@ -10,6 +10,7 @@ are signed 64-bit numbers, big-endian, with the sign flipped so that negative on
     version       | escaped key | valid from |               by key, then age
     by time       | time | key |                             what is oldest comes first
     by end        | end | start | key |
+    subscription  | length of the foreign key u32 | foreign key | primary key |
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ SIGN = 1 << 63
 FIRST, LAST = -SIGN, SIGN - 1  # the smallest and the largest time
 END_OF_KEY = b"\x00\x01"
 
+LENGTH = struct.Struct(">I")
 TIME = struct.Struct(">Q")
 TIMES = struct.Struct(">QQ")
 TIME_AND_SEQUENCE = struct.Struct(">QI")
@@ -44,10 +46,6 @@ def unescape(escaped: bytes) -> bytes:
 
 
 # | time |
-def encode_time(time: int) -> bytes:
-    return TIME.pack(time + SIGN)
-
-
 def decode_time(raw: bytes) -> int:
     return TIME.unpack_from(raw)[0] - SIGN
 
@@ -112,3 +110,13 @@ def decode_by_end(raw: bytes) -> tuple[bytes, int, int]:
 def times_between(first: int, last: int) -> tuple[bytes, bytes | None]:
     """The bounds of a scan over a layout that begins with a time, from `first` to `last`, both included."""
     return TIME.pack(first + SIGN), TIME.pack(last + 1 + SIGN) if last < LAST else None
+
+
+# | length of the foreign key u32 | foreign key | primary key |
+def encode_subscription(foreign_key: bytes, primary_key: bytes) -> bytes:
+    return subscription_prefix(foreign_key) + primary_key
+
+
+def subscription_prefix(foreign_key: bytes) -> bytes:
+    """What the subscriptions of a foreign key begin with, and no others."""
+    return LENGTH.pack(len(foreign_key)) + foreign_key

@@ -7,9 +7,7 @@ from typing import Any, NamedTuple, Protocol
 
 from headrace.serde.protocol import Serde
 from headrace.state import values
-from headrace.state.duplicates import WindowedDuplicates
-from headrace.state.key_value import KeyValues
-from headrace.state.lru import RecentlyUsed
+from headrace.state.key_value import KeyValues, RecentlyUsed
 from headrace.state.session import Sessions
 from headrace.state.spec import (
     BufferKind,
@@ -25,7 +23,7 @@ from headrace.state.table import Table
 from headrace.state.timeline import Timeline
 from headrace.state.values import Cell, Codec, Content
 from headrace.state.versioned import Versions
-from headrace.state.window import WindowedValues
+from headrace.state.window import WindowedDuplicates, WindowedValues
 
 
 class Settings(NamedTuple):

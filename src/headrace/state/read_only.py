@@ -5,9 +5,7 @@ from __future__ import annotations
 from typing import Any, NoReturn
 
 from headrace.errors import InvalidStateStoreError
-from headrace.state.duplicates import WindowedDuplicates
-from headrace.state.key_value import KeyValues
-from headrace.state.lru import RecentlyUsed
+from headrace.state.key_value import KeyValues, RecentlyUsed
 from headrace.state.protocols import (
     ReadOnlyKeyValueStore,
     ReadOnlySessionStore,
@@ -16,7 +14,7 @@ from headrace.state.protocols import (
 )
 from headrace.state.session import Sessions
 from headrace.state.versioned import Versions
-from headrace.state.window import WindowedValues
+from headrace.state.window import WindowedDuplicates, WindowedValues
 
 WRITES = {"put", "put_if_absent", "put_all", "delete", "remove"}
 

@@ -19,10 +19,7 @@ from headrace.state.keys import (
 from headrace.state.protocols import refuse_null_key
 from headrace.state.spec import SessionKind
 from headrace.state.table import Table
-from headrace.state.timeline import Timeline
-from headrace.state.window import Dropped, segment_interval
-
-EXPIRED = "expired session"
+from headrace.state.timeline import Dropped, ExpiredPuts, Timeline
 
 
 class Sessions:
@@ -40,10 +37,10 @@ class Sessions:
         dropped: Dropped,
     ) -> None:
         self.name, self.table, self._retention = name, table, kind.retention
-        self._times, self._clock, self._dropped = times, times.clock, dropped
+        self._times, self._clock = times, times.clock
         self._encode, self._decode = key.encode, key.decode
         self.is_persistent = persistent
-        self._segment = segment_interval(kind.retention) if persistent else None
+        self._keeps_expired = ExpiredPuts(table, times, "expired session", dropped, persistent=persistent).keeps
 
     # --------------------------------------------------------------------------------------------- writing
     def put(self, session: Windowed, value: Any) -> None:
@@ -68,25 +65,9 @@ class Sessions:
         if session.key is None:
             refuse_null_key(self.name, "remove")
         start, end = session.window
-        if self._segment is not None and end > self._clock.value:
+        if self.is_persistent and end > self._clock.value:
             self._clock.value = end  # as in Kafka: a removal moves the clock of persistent stores only
         self._delete(self._encode(session.key), start, end)
-
-    def _keeps_expired(self, place: bytes, value: Any, end: int) -> bool:
-        """Whether the table keeps an expired session, as in `WindowedValues`."""
-        if not self._too_old(end):
-            return True
-        if not self._times.lingers:
-            self._dropped(EXPIRED, 1)
-            return False
-        if value is not None and self.table.recent(place, None) is None:
-            self._dropped(EXPIRED, 1)
-        return True
-
-    def _too_old(self, end: int) -> bool:
-        """Whether Kafka's store drops an expired session, too."""
-        segment = self._segment
-        return segment is None or end // segment < (self._clock.value - self._retention) // segment
 
     def _delete(self, key: bytes, start: int, end: int) -> None:
         place = encode_session(key, start, end)
@@ -132,17 +113,13 @@ class Sessions:
         """The key of the session in the table."""
         return encode_session(self._encode(session.key), session.window.start, session.window.end)
 
-    def committed(self, session: Windowed) -> Any:
-        """The value as of the last commit, without the changes of this batch."""
-        return self.table.committed(self.key_bytes(session))
-
     def _find(self, key: Any, earliest_end: int, latest_start: int, *, reverse: bool) -> Iterator[tuple[Windowed, Any]]:
         first = max(earliest_end, self._times.hidden + 1)
         if first > LAST:
             return iter(())
         low, high = windows_between(self._encode(key), first, LAST)
         found = self._visible(self.table.scan(low, high, reverse=reverse), latest_start)
-        return found if self._segment is not None else _ties_turned(found)
+        return found if self.is_persistent else _ties_turned(found)
 
     def _visible(self, entries: Iterator[tuple[bytes, Any]], latest_start: int) -> Iterator[tuple[Windowed, Any]]:
         hidden = self._times.hidden

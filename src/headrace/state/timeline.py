@@ -1,14 +1,21 @@
-"""An index of a store by time, which finds expired entries without scanning the rest."""
+"""The expiry of window, session and versioned stores.
+
+`Timeline` is an index of a store by time; it finds expired entries without scanning the rest. `ExpiredPuts` decides
+what happens to a put whose time has expired already.
+"""
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import islice
+from typing import Any
 
 from headrace.state.keys import FIRST, LAST, times_between
 from headrace.state.table import Table
 from headrace.state.values import Cell
+
+Dropped = Callable[[str, int], None]  # (reason, count)
 
 # A jump of stream time can expire everything at once. Expired entries are invisible, so their removal may take several
 # batches: each batch removes this many entries, and twice as many as it adds.
@@ -26,7 +33,7 @@ class Timeline:
     """
 
     def __init__(self, table: Table, clock: Cell, retention: int, *, lingers: bool = False) -> None:
-        self.table, self.clock, self._retention = table, clock, retention
+        self.table, self.clock, self.retention = table, clock, retention
         self._held = LAST
         self._settled = FIRST  # entries up to this time have been removed
         self.lingers = lingers
@@ -41,7 +48,7 @@ class Timeline:
     @property
     def expired(self) -> int:
         """Entries at this time or earlier have expired, shown or not."""
-        return self.clock.value - self._retention
+        return self.clock.value - self.retention
 
     @property
     def gone(self) -> int:
@@ -55,7 +62,7 @@ class Timeline:
 
     def was_hidden(self, time: int) -> bool:
         """Whether entries at this time had expired when the last batch was committed."""
-        return time <= self.clock.saved - self._retention
+        return time <= self.clock.saved - self.retention
 
     def add(self, place: bytes, time: int) -> None:
         self.table.put(place, b"")
@@ -108,3 +115,30 @@ class Timeline:
             lingering.extend(self.between(self._settled + 1, last))
             self._settled = last
         return [lingering.popleft() for _ in range(min(limit, len(lingering) - LINGERING))]
+
+
+class ExpiredPuts:
+    """What a window or session store does with a put that has expired: the same as Kafka's store of this kind.
+
+    Kafka's persistent stores expire by segments, and take what falls into a segment that is still there.
+    """
+
+    def __init__(self, table: Table, times: Timeline, reason: str, dropped: Dropped, *, persistent: bool) -> None:
+        self._table, self._times, self._reason, self._dropped = table, times, reason, dropped
+        self._segment = max(times.retention // 2, 60_000) if persistent else None
+
+    def keeps(self, place: bytes, value: Any, time: int) -> bool:
+        """Counts an expired entry as dropped if it is too old; returns whether the table keeps it.
+
+        As in Kafka Streams, a cache keeps what its store drops. It forwards an entry once a batch, and it does
+        not forward the removal of an entry that the store does not have, so that neither is counted again.
+        """
+        segment = self._segment
+        if segment is not None and time // segment >= self._times.expired // segment:
+            return True
+        if not self._times.lingers:
+            self._dropped(self._reason, 1)
+            return False
+        if value is not None and self._table.recent(place, None) is None:
+            self._dropped(self._reason, 1)
+        return True

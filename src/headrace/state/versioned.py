@@ -18,8 +18,7 @@ from headrace.state.keys import (
 )
 from headrace.state.protocols import refuse_null_key
 from headrace.state.table import Table
-from headrace.state.timeline import Timeline
-from headrace.state.window import Dropped
+from headrace.state.timeline import Dropped, Timeline
 
 LATEST = -1  # what `put` returns for a version that has no end yet
 NOT_PUT = FIRST  # what `put` returns for a version older than the history
@@ -155,13 +154,6 @@ class Versions:
     def latest(self) -> Iterator[tuple[Any, VersionedRecord]]:
         """Every key that has a value now, with its latest version."""
         return ((self._decode(place), record) for place, record in self.table.scan())
-
-    def key_bytes(self, key: Any) -> bytes:
-        return self._encode(key)
-
-    def committed(self, key: Any) -> VersionedRecord | None:
-        """The latest version as of the last commit, without the changes of this batch."""
-        return self.table.committed(self._encode(key))
 
     def _versions(self, key: bytes, first: int, last: int, *, reverse: bool = False) -> Iterator[Past]:
         """The ended versions that started from `first` to `last`."""

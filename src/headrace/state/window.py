@@ -1,8 +1,13 @@
-"""The window store: (key, start) → value within the retention; the store's clock is the largest start."""
+"""The window stores; entries are visible while their start lies less than the retention behind the store's clock.
+
+`WindowedValues` maps (key, window start) to a value; its clock is the largest start. `WindowedDuplicates`, the store of
+stream joins, maps (key, time) to every value that was put, in arrival order.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from bisect import bisect_left, insort
+from collections.abc import Iterator
 from operator import itemgetter
 from typing import Any
 
@@ -13,29 +18,30 @@ from headrace.state.keys import (
     FIRST,
     LAST,
     decode_by_time,
+    decode_duplicate,
     decode_window,
     encode_by_time,
+    encode_duplicate,
     encode_window,
     escape,
+    successor,
     windows_between,
 )
 from headrace.state.protocols import checked_pair, refuse_null_key
 from headrace.state.spec import WindowKind
 from headrace.state.table import Table
-from headrace.state.timeline import Timeline
+from headrace.state.timeline import Dropped, ExpiredPuts, Timeline
+from headrace.state.values import Cell
 
-Dropped = Callable[[str, int], None]  # (reason, count)
-EXPIRED = "expired window"
 ROWS = 50_000  # string keys whose encoded prefix is cached
+AT_HAND = 250_000  # entries of stream joins that are kept decoded from batch to batch
 
-
-def segment_interval(retention: int) -> int:
-    """Kafka's persistent stores expire by segments of this length, and take what falls into a live one."""
-    return max(retention // 2, 60_000)
+Entry = tuple[int, int, Any]  # time, sequence, and what the table holds for the value
+_order = itemgetter(0, 1)
 
 
 class WindowedValues:
-    """A window store: entries are visible while their start lies less than the retention behind the clock."""
+    """A window store."""
 
     def __init__(
         self,
@@ -48,11 +54,12 @@ class WindowedValues:
         persistent: bool,
         dropped: Dropped,
     ) -> None:
-        self.name, self.table, self._kind, self._retention = name, table, kind, kind.retention
-        self._times, self._clock, self._dropped = times, times.clock, dropped
+        self.name, self.table, self._retention = name, table, kind.retention
+        self._times, self._clock = times, times.clock
         self._encode, self._decode, self._timestamped = key.encode, key.decode, kind.timestamped
         self._end_of = ends_of(kind.window_size)
-        self._segment = segment_interval(kind.retention) if persistent else None
+        self._is_persistent = persistent
+        self._keeps_expired = ExpiredPuts(table, times, "expired window", dropped, persistent=persistent).keeps
         # One index entry covers all windows of a key in an interval; an index entry for each window, which reads by
         # time need, doubles the writes. A short interval would do so too: it is at least Kafka's minute.
         self._grain = 1 if kind.by_time else max(60_000, kind.retention)
@@ -70,26 +77,6 @@ class WindowedValues:
         raw = self._encode(key)
         if start > clock.value - self._retention or self._keeps_expired(encode_window(raw, start), value, start):
             self._put_one(raw, value, start)
-
-    def _keeps_expired(self, place: bytes, value: Any, start: int) -> bool:
-        """Counts an expired entry as dropped if it is too old; returns whether the table keeps it.
-
-        As in Kafka Streams, a cache keeps what its store drops. It forwards an entry once a batch, and it does
-        not forward the removal of an entry that the store does not have, so that neither is counted again.
-        """
-        if not self._too_old(start):
-            return True
-        if not self._times.lingers:
-            self._dropped(EXPIRED, 1)
-            return False
-        if value is not None and self.table.recent(place, None) is None:
-            self._dropped(EXPIRED, 1)
-        return True
-
-    def _too_old(self, start: int) -> bool:
-        """Whether Kafka's store drops an expired entry, too."""
-        segment = self._segment
-        return segment is None or start // segment < (self._clock.value - self._retention) // segment
 
     def _put_one(self, key: bytes, value: Any, start: int) -> None:
         place = encode_window(key, start)
@@ -141,10 +128,6 @@ class WindowedValues:
         """The key of the window in the table."""
         return encode_window(self._encode(key), start)
 
-    def committed(self, key: Any, start: int) -> Any:
-        """The value as of the last commit, without the changes of this batch."""
-        return self.table.committed(self.key_bytes(key, start))
-
     def _fetch(self, key: Any, first: int, last: int, *, reverse: bool) -> Iterator[tuple[int, Any]]:
         first, last = max(first, self._times.hidden + 1), min(last, LAST)
         if last < first:
@@ -186,7 +169,7 @@ class WindowedValues:
         return row
 
     def update(self, place: bytes, value: Any, start: int, *, known: bool) -> None:
-        """Puts the value of one window at its place (row and `encode_time(start)`); `known`: it has a value already."""
+        """Puts the value of one window at its place (`encode_window`); `known`: it has a value already."""
         clock = self._clock
         if start > clock.value:
             clock.value = start
@@ -240,3 +223,136 @@ class WindowedValues:
     def rolled_back(self) -> None:
         """Clears the caches after a rollback."""
         self._times.rolled_back()
+
+
+class WindowedDuplicates(WindowedValues):
+    """A window store that keeps every put.
+
+    Joins put and fetch in turn. The entries of a key are therefore kept decoded in a list, in order, and new entries
+    go into the table at the end of the batch: with a short window and a backlog most of them have expired by then and
+    are never written.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        kind: WindowKind,
+        table: Table,
+        times: Timeline,
+        key: Serde,
+        *,
+        sequence: Cell,
+        persistent: bool,
+        dropped: Dropped,
+    ) -> None:
+        super().__init__(name, kind, table, times, key, persistent=persistent, dropped=dropped)
+        self._sequence = sequence
+        self._rows: dict[bytes, list[Entry]] = {}
+        self._new: dict[bytes, list[Entry]] = {}
+        self._at_hand = 0  # entries in rows, at most
+        self._keep, self._show = (None, None) if table.share else (table.encode, table.decode)
+
+    # --------------------------------------------------------------------------------------------- writing
+    def put(self, key: Any, value: Any, start: int) -> None:
+        if value is None and key is not None and self._is_persistent:
+            return  # as in Kafka, a null deletes none of the duplicates; only in-memory stores move their clock
+        super().put(key, value, start)
+
+    def _put_one(self, key: bytes, value: Any, start: int) -> None:
+        if value is None:
+            return
+        sequence = self._sequence.value = (self._sequence.value + 1) & 0x7FFFFFFF
+        entry = (start, sequence, value if self._keep is None else self._keep(value))
+        new = self._new.get(key)
+        if new is None:
+            self._new[key] = [entry]
+        else:
+            new.append(entry)
+        row = self._rows.get(key)
+        if row is not None:
+            if not row or row[-1][0] < start:
+                row.append(entry)
+            else:
+                insort(row, entry, key=_order)
+
+    def _write(self, expired: int) -> None:
+        """Writes new entries into the table, except those at this time or earlier."""
+        put, note = self.table.put_kept, self._note
+        for key, entries in self._new.items():
+            for start, sequence, kept in entries:
+                if start > expired:
+                    put(encode_duplicate(key, start, sequence), kept)
+                    note(key, start)
+            self._at_hand += len(entries)
+        self._new.clear()
+        self._make_room()
+
+    def _make_room(self) -> None:
+        if self._at_hand > AT_HAND:
+            self._rows, self._at_hand = {}, 0
+
+    # --------------------------------------------------------------------------------------------- reading
+    def fetch(self, key: Any, first: int, last: int | None = None) -> Any:
+        """The last value put at `first`; with `last`, all (time, value) pairs from `first` to `last`."""
+        if key is None:
+            refuse_null_key(self.name, "fetch")
+        if last is not None:
+            return self._fetch(key, first, last, reverse=False)
+        if not self._is_persistent:
+            return None  # as in Kafka: an in-memory store of duplicates has no single value for a window
+        row, place = self._row(self._encode(key)), (first, self._sequence.value)
+        at = bisect_left(row, place)
+        if first <= self._times.hidden or at == len(row) or row[at][:2] != place:
+            return None
+        return row[at][2] if self._show is None else self._show(row[at][2])
+
+    def _fetch(self, key: Any, first: int, last: int, *, reverse: bool) -> Iterator[tuple[int, Any]]:
+        row = self._row(self._encode(key))
+        if not row or row[-1][0] < first:
+            return iter(())
+        low = bisect_left(row, (max(first, self._times.hidden + 1),))
+        found = row[low : bisect_left(row, (last + 1,), low)]
+        if reverse:
+            found.reverse()
+        show = self._show
+        return iter([(time, kept if show is None else show(kept)) for time, _, kept in found])
+
+    def _row(self, key: bytes) -> list[Entry]:
+        row = self._rows.get(key)
+        if row is None:
+            self._make_room()
+            prefix, keep = escape(key), self._keep
+            row = [
+                (*decode_duplicate(place)[1:], value if keep is None else keep(value))
+                for place, value in self.table.scan(prefix, successor(prefix))
+            ]
+            self._at_hand += len(row)
+            new = self._new.get(key)
+            if new:
+                row += new
+                row.sort(key=_order)
+            self._rows[key] = row
+        return row
+
+    def _between(self, first: int, last: int, *, reverse: bool) -> Iterator[tuple[Windowed, Any]]:
+        self._write(FIRST)
+        return super()._between(first, last, reverse=reverse)
+
+    def by_time(self, first: int, last: int) -> Iterator[tuple[Windowed, Any]]:
+        self._write(FIRST)
+        return super().by_time(first, last)
+
+    def _place(self, place: bytes) -> tuple[bytes, int]:
+        return decode_duplicate(place)[:2]
+
+    # ------------------------------------------------------------------------------------ the end of a batch
+    def expire(self) -> None:
+        self._write(self._times.gone)
+        super().expire()
+
+    def _forget(self, key: bytes) -> None:
+        self._rows.pop(key, None)
+
+    def rolled_back(self) -> None:
+        self._rows, self._new, self._at_hand = {}, {}, 0
+        super().rolled_back()

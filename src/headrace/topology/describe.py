@@ -8,8 +8,8 @@ from heapq import heappop, heappush
 from types import BuiltinFunctionType, FunctionType, MethodType
 from typing import Any
 
-from headrace.topology.drawing.java_order import Tree, copied_order, hash_order
 from headrace.topology.graph import Graph
+from headrace.topology.java_order import Tree, copied_order, hash_order
 from headrace.topology.nodes import Node, Sink, Source
 
 

@@ -12,7 +12,7 @@ from dataclasses import replace
 from headrace.dsl.logical.graph import LogicalGraph
 from headrace.dsl.logical.steps import JoinTables, Operate, ReadTable, Step
 from headrace.errors import TopologyError
-from headrace.topology.drawing.java_order import hash_order
+from headrace.topology.java_order import hash_order
 from headrace.topology.nodes import (
     ForeignUpdate,
     SessionAggregate,

@@ -16,7 +16,7 @@ from headrace.runtime.environment import Env
 from headrace.runtime.operators.emit import Emit
 from headrace.serde.internal import Instruction, Response, Subscription
 from headrace.serde.protocol import Serde
-from headrace.state.subscriptions import Subscriptions
+from headrace.state.key_value import Subscriptions
 from headrace.topology.nodes import ForeignUpdate, ResponseJoin, Subscribe, SubscriptionJoin
 
 DELETE, DELETE_AND_TELL = Instruction.DELETE_KEY_NO_PROPAGATE, Instruction.DELETE_KEY_AND_PROPAGATE
