@@ -89,8 +89,8 @@ class Told:
 
 def tell_of_transactions(at_step: AtStep) -> None:
     """What is killed may be in the middle of a delivery to Kafka."""
-    make = transaction.make
-    transaction.make = lambda *given: Told(make(*given), at_step)
+    create = transaction.create_client
+    transaction.create_client = lambda *given: Told(create(*given), at_step)
 
 
 def start(app: Application, patient: bool) -> None:

@@ -13,7 +13,7 @@ from uuid import uuid4
 
 from headrace.errors import StreamsError
 from headrace.log.kafka import KafkaLog
-from headrace.log.kafka.consumer_groups import Members
+from headrace.log.kafka.consumer_groups import GroupMembers
 from headrace.log.protocol import Chunk, Extent, Group, Item, Membership, ProducerSequence, Topic
 from headrace.log.topic_config import check_topic_name
 from headrace.model.clock import ManualClock
@@ -29,9 +29,9 @@ class Room:
         self.prefix = f"{uuid4().hex[:8]}."
         self._log = KafkaLog(warm.url, clock=clock, pause=lambda seconds: _advance(clock, seconds))
         own, others = self._log._resources, warm._resources
-        for part in ("clients", "topics", "reading", "checking", "appending", "delivering", "groups"):
+        for part in ("admin", "topics", "reader", "checker", "appender", "batches", "groups"):
             setattr(own, part, getattr(others, part))
-        own.members = Members(own.clients, clock)
+        own.members = GroupMembers(own.admin.settings, clock)
 
     def __enter__(self) -> Self:
         return self
@@ -39,11 +39,11 @@ class Room:
     def __exit__(self, *_: object) -> None:
         parts = self._log._resources
         parts.members.close()
-        for application in [name for name in parts.delivering._lines if name.startswith(self.prefix)]:
-            parts.delivering._drop(application)
+        for application in [name for name in parts.batches._owned if name.startswith(self.prefix)]:
+            parts.batches._drop(application)
         names = [name for name in self._log._resources.topics.names() if name.startswith(self.prefix)]
         if names:
-            parts.clients.admin.delete_topics(names)
+            parts.admin.client.delete_topics(names)
 
     def close(self) -> None:
         """The clients are shared."""

@@ -60,13 +60,13 @@ class Hooked:
 
 def hook(monkeypatch: pytest.MonkeyPatch, around: Callable[[Callable[[], None]], None]) -> None:
     """The next producer for deliveries is hooked; those after it are as usual."""
-    make, is_first = transaction.make, iter((True,))
+    create, is_first = transaction.create_client, iter((True,))
 
     def hooked(*given: Any) -> Any:
-        producer = make(*given)
+        producer = create(*given)
         return Hooked(producer, around) if next(is_first, False) else producer
 
-    monkeypatch.setattr(transaction, "make", hooked)
+    monkeypatch.setattr(transaction, "create_client", hooked)
 
 
 def items(name: str, number: int) -> list[tuple[TopicPartition, Records]]:
@@ -204,7 +204,7 @@ def test_the_open_transaction_of_somebody_else_hides_deliveries_but_does_not_sto
     for number in (1, 2):
         assert log.deliver(case, number, items(case, number))
     assert log.extents([case])[TopicPartition(case, 0)].end < log.extents([case])[TopicPartition(case, 1)].end
-    assert caplog.text.count("not to be seen yet") == 1
+    assert caplog.text.count("not visible yet") == 1
     other.abort_transaction(30)
     log.deliver(case, 3, items(case, 3))
     check(log, case, 4)

@@ -1,4 +1,16 @@
-"""The log on a Kafka cluster."""
+"""The log on a Kafka cluster.
+
+kafka_log.py        KafkaLog, the log itself
+clients.py          creates Kafka's clients, and the settings that each gets; the only module that imports the library
+requests.py         sends requests to the cluster, waits for the answers, and translates errors
+topics.py           describes, creates, changes and deletes topics
+reader.py           reads offsets and records of partitions
+producer.py         checks records and appends them
+transaction.py      begins, commits and aborts Kafka transactions
+markers.py          the topic `<application>-delivered`: which batch was delivered last
+delivery.py         delivers batches and shares of batches, exactly once
+consumer_groups.py  members and committed offsets of consumer groups
+"""
 
 from headrace.log.kafka.kafka_log import KafkaLog
 

@@ -1,14 +1,12 @@
-"""Shares of a batch, exactly once: records and a marker for each of their partitions in one Kafka transaction.
+"""Deliveries, exactly once: a Kafka transaction stores the records of a batch together with its marker.
 
-Every share has a transactional id of its own, and who takes up a share anew makes a new producer with it: whoever had
-it before can commit nothing more. The new one looks who delivers now, and what is marked, before it sends anything. As
-long as nobody makes another, a producer that has done so once need not look again; else its commit fails.
+`BatchDelivery` delivers a batch as a whole, with the transactional id `<application>-delivery`. A batch may also be
+delivered in shares, each by another process (`ShareDelivery`) with the transactional id `<application>-delivery-<n>`.
+A share marks every partition that it has written. `BatchDelivery.deliver` then completes the batch: it sends what no
+share has marked, and moves the marker of the application.
 
-The outputs of batches, exactly once: records and the marker of their batch in one Kafka transaction.
-
-The marker is a record of the compacted topic `<application>-delivered`. A batch may be delivered in shares, each in a
-transaction of its own somewhere else (`sharing`): what they have marked is not sent again, and nobody can deliver a
-share any more once it was looked up what is marked, because their producers are made anew before that.
+A new owner first fences every producer of the one before, then passes a barrier, and only then reads the marker. So
+nothing can be committed after it was read.
 """
 
 from __future__ import annotations
@@ -18,103 +16,252 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 from headrace.errors import LogBusyError, ProducerFencedError, StreamsError
-from headrace.log.kafka.clients import Clients
+from headrace.log.kafka.clients import ClientSettings
 from headrace.log.kafka.markers import (
-    OTHERS,
+    FOREIGN_TRANSACTION,
     DeliveryMarker,
-    Marks,
-    barrier,
-    barrier_of_share,
-    hanging,
-    marker,
-    marks_of,
-    place_of,
+    MarkerTopics,
+    batch_marker,
+    hanging_transaction,
+    marker_partition,
+    owner_barrier,
+    share_barrier,
+    share_markers,
 )
-from headrace.log.kafka.producer import BATCH, Checking, Load
+from headrace.log.kafka.producer import BATCH_SIZE, Batch, RecordChecker
 from headrace.log.kafka.topics import Topics
-from headrace.log.kafka.transaction import Answer, TransactionalProducer, UnclearError, until_clear
+from headrace.log.kafka.transaction import OutcomeUnknownError, Result, TransactionalProducer, retry_until_known
 from headrace.log.protocol import Item, Share
 from headrace.log.validation import is_next_batch
 
-_Key = tuple[str, int]  # application and share
+_PARALLEL = 8  # producers of shares that are fenced at the same time
 
 
-class _Member:
-    """A producer for a share, and for whom it has delivered what."""
-
-    def __init__(self, producer: TransactionalProducer, line: str) -> None:
-        self.producer, self.line, self.last = producer, line, -1
-
-    def has(self, share: Share) -> bool:
-        """Whether it has delivered the share already."""
-        return self.line == share.owner and self.last >= share.number
-
-    def may(self, share: Share) -> bool:
-        """Whether it may well be that nobody has made another since: if not, the commit fails."""
-        return (self.line, self.producer.name) == (share.owner, share.producer)
+def _share_id(application: str, share: int) -> str:
+    return f"{application}-delivery-{share}"
 
 
-class Sharing:
-    """What `Shareable` says of a share."""
+# ---------------------------------------------------------------------------------------------------------- batches
+class BatchDelivery:
+    """Delivers the batches of applications."""
 
-    def __init__(self, clients: Clients, topics: Topics, marks: Marks, checking: Checking) -> None:
-        self._clients, self._topics, self._marks, self._checking = clients, topics, marks, checking
+    def __init__(self, settings: ClientSettings, topics: Topics, markers: MarkerTopics, checker: RecordChecker) -> None:
+        self._settings, self._topics, self._markers, self._checker = settings, topics, markers, checker
+        self._lock = threading.RLock()
+        self._owned: dict[str, tuple[TransactionalProducer, DeliveryMarker]] = {}  # by application
+        self._fenced: dict[str, str] = {}  # why this process may not deliver for an application any more
+
+    def delivered(self, application: str) -> int:
+        return self._markers.read(application).last
+
+    def deliver(self, application: str, number: int, items: Sequence[Item]) -> bool:
+        if type(application) is not str:
+            raise TypeError(f"an application has a name, not {application!r}")
+        batch, batch_size = self._checker.check(items)
+
+        def is_due(last: int) -> bool:
+            return is_next_batch(application, number, last)
+
+        return self._move_marker(application, number, batch, batch_size, is_due)
+
+    def mark(self, application: str, number: int | None) -> None:
+        wanted = -1 if number is None else number
+        self._move_marker(application, number, [], BATCH_SIZE, lambda last: last != wanted)
+
+    def begin_shares(self, application: str, number: int, shares: int) -> str | None:
+        def attempt() -> str | None:
+            with self._lock:
+                producer, marker = self._own(application, BATCH_SIZE)
+                # The markers of shares must lie behind the marker of the batch before. What an earlier owner has left
+                # of a batch is delivered as a whole.
+                if not is_next_batch(application, number, marker.last) or marker.last < 0 or marker.delivered:
+                    return None
+                if marker.shares < shares:  # the next owner must know how many producers to fence
+                    self._commit(application, producer, [], marker._replace(shares=shares))
+                return producer.name
+
+        return self._retry(application, number, attempt)
+
+    def _move_marker(
+        self, application: str, number: int | None, batch: Batch, batch_size: int, is_due: Callable[[int], bool]
+    ) -> bool:
+        """Moves the marker and stores a batch with it. Returns False if the marker was there before."""
+        was_tried = False
+
+        def attempt() -> bool:
+            nonlocal was_tried
+            with self._lock:
+                producer, marker = self._own(application, batch_size)
+                if not is_due(marker.last):
+                    return was_tried
+                was_tried = True
+                last = -1 if number is None else number
+                rest = [item for item in batch if not marker.has(item[0], last)]
+                self._commit(application, producer, rest, marker._replace(last=last, delivered={}))
+                return True
+
+        return self._retry(application, number, attempt)
+
+    def _retry(self, application: str, number: int | None, attempt: Callable[[], Result]) -> Result:
+        what = f"batch {number} of {application}"
+        return retry_until_known(what, self._settings.timeout, attempt, lambda: self._drop(application))
+
+    def _commit(self, application: str, producer: TransactionalProducer, batch: Batch, after: DeliveryMarker) -> None:
+        """Stores records together with the marker `after`."""
+        number = None if after.last < 0 else after.last
+        try:
+            ends = producer.commit(batch, batch_marker(application, number, producer.name, after.shares))
+            self._markers.wait_until_visible(ends, marker_partition(application))
+        except ProducerFencedError as error:
+            self._fenced[application] = str(error)
+            raise
+        except StreamsError:
+            self._drop(application)
+            raise
+        self._owned[application] = producer, after
+
+    def _own(self, application: str, batch_size: int) -> tuple[TransactionalProducer, DeliveryMarker]:
+        """Returns the producer and the marker of an application. The first call takes over from earlier owners."""
+        if application in self._fenced:
+            raise ProducerFencedError(self._fenced[application])
+        owned = self._owned.get(application)
+        if owned is not None and owned[0].batch_size > batch_size:
+            self._drop(application)
+            owned = None
+        if owned is None:
+            self._markers.create(application)
+            producer = TransactionalProducer(self._settings, self._topics, f"{application}-delivery", batch_size)
+            owned = self._owned[application] = producer, self._take_over(application, producer)
+        return owned
+
+    def _take_over(self, application: str, producer: TransactionalProducer) -> DeliveryMarker:
+        """Fences the shares of earlier owners, and returns the marker, which only this process can change now."""
+        barrier, fenced = owner_barrier(application, producer.name), 0
+        while True:
+            # A share that stopped inside its transaction hides everything behind it until the share is fenced.
+            timeout = FOREIGN_TRANSACTION if fenced == 0 else None
+            is_visible = self._markers.pass_barrier(application, producer, barrier, timeout)
+            marker = self._markers.read(application)
+            if marker.shares > fenced:
+                self._fence_shares(application, marker.shares)
+                fenced = marker.shares
+            elif is_visible:
+                return marker
+            elif fenced or not self._markers.pass_barrier(application, producer, barrier):
+                raise hanging_transaction(marker_partition(application))
+
+    def _fence_shares(self, application: str, shares: int) -> None:
+        """Fences the producers of shares. A share that begins later finds the barrier of the new owner."""
+
+        def fence(share: int) -> None:
+            try:
+                TransactionalProducer(self._settings, self._topics, _share_id(application, share), BATCH_SIZE).close()
+            except ProducerFencedError as error:  # by a share that began at the same moment
+                raise OutcomeUnknownError(str(error)) from error
+
+        with ThreadPoolExecutor(_PARALLEL) as pool:
+            list(pool.map(fence, range(shares)))
+
+    def _drop(self, application: str) -> None:
+        with self._lock:
+            producer, _ = self._owned.pop(application, (None, None))
+            if producer is not None:
+                producer.close()
+
+    def close(self) -> None:
+        with self._lock:
+            for application in list(self._owned):
+                self._drop(application)
+
+
+# ----------------------------------------------------------------------------------------------------------- shares
+_Key = tuple[str, int]  # application and ordinal of the share
+
+
+class _ShareProducer:
+    """The producer of a share, with the owner that it has delivered for, and the last batch."""
+
+    def __init__(self, producer: TransactionalProducer, owner: str) -> None:
+        self.producer, self.owner, self.last = producer, owner, -1
+
+    def has_delivered(self, share: Share) -> bool:
+        return self.owner == share.owner and self.last >= share.number
+
+    def can_deliver(self, share: Share) -> bool:
+        """Returns True if no other producer of the share is known. If there is one, the commit fails."""
+        return (self.owner, self.producer.name) == (share.owner, share.producer)
+
+
+class ShareDelivery:
+    """Delivers shares of batches.
+
+    A new producer of a share fences the one before, passes a barrier, and reads who owns the deliveries and what is
+    marked, before it sends anything. Later batches need none of this: if another process has taken over, the commit
+    fails.
+    """
+
+    def __init__(self, settings: ClientSettings, topics: Topics, markers: MarkerTopics, checker: RecordChecker) -> None:
+        self._settings, self._topics, self._markers, self._checker = settings, topics, markers, checker
         self._lock = threading.Lock()
-        self._members: dict[_Key, _Member] = {}
+        self._producers: dict[_Key, _ShareProducer] = {}
 
     def deliver(self, application: str, share: Share, items: Sequence[Item]) -> str:
-        load, batch = self._checking(items)
-        key, patience = (application, share.ordinal), self._clients.settings.patience
+        batch, batch_size = self._checker.check(items)
+        key, timeout = (application, share.ordinal), self._settings.timeout
         what = f"share {share.ordinal} of batch {share.number} of {application}"
+
+        def attempt() -> str:
+            return self._attempt(key, share, batch, batch_size)
+
         with self._lock:
-            return until_clear(what, patience, lambda: self._attempt(key, share, load, batch), lambda: self._drop(key))
+            return retry_until_known(what, timeout, attempt, lambda: self._drop(key))
 
-    def _attempt(self, key: _Key, share: Share, load: Load, batch: int) -> str:
-        member = self._members.get(key)
-        if member is None or not member.has(share):
-            is_new = member is None or not member.may(share) or member.producer.batch > batch
-            if member is None or is_new:
+    def _attempt(self, key: _Key, share: Share, batch: Batch, batch_size: int) -> str:
+        known = self._producers.get(key)
+        if known is None or not known.has_delivered(share):
+            is_new = known is None or not known.can_deliver(share) or known.producer.batch_size > batch_size
+            if known is None or is_new:
                 self._drop(key)
-                producer = self._producer(key, batch)
-                load = self._lacking(key[0], share, load)
-                member = self._members[key] = _Member(producer, share.owner)
-            self._commit(key, member, share, load, is_new=is_new)
-        return member.producer.name
+                producer = self._create_producer(key, batch_size)
+                batch = self._find_missing(key[0], share, batch)
+                known = self._producers[key] = _ShareProducer(producer, share.owner)
+            self._commit(key, known, share, batch, is_new=is_new)
+        return known.producer.name
 
-    def _producer(self, key: _Key, batch: int) -> TransactionalProducer:
+    def _create_producer(self, key: _Key, batch_size: int) -> TransactionalProducer:
         application, ordinal = key
         try:
-            producer = TransactionalProducer(self._clients, self._topics, share_id(application, ordinal), batch)
-            is_seen = self._marks.pass_barrier(application, producer, barrier_of_share(application, ordinal))
-        except ProducerFencedError as error:  # somebody else has taken it up at this very moment
-            raise UnclearError(str(error)) from error
-        if not is_seen:
-            raise hanging(place_of(application))
+            producer = TransactionalProducer(self._settings, self._topics, _share_id(*key), batch_size)
+            is_visible = self._markers.pass_barrier(application, producer, share_barrier(application, ordinal))
+        except ProducerFencedError as error:  # another process took up the share at the same moment
+            raise OutcomeUnknownError(str(error)) from error
+        if not is_visible:
+            raise hanging_transaction(marker_partition(application))
         return producer
 
-    def _lacking(self, application: str, share: Share, load: Load) -> Load:
-        """What of a share is not in the log; refuses one that is not to be delivered any more."""
-        standing = self._marks.standing(application)
-        if standing.line != share.owner or standing.last < share.number - 1:
+    def _find_missing(self, application: str, share: Share, batch: Batch) -> Batch:
+        """Returns the items of a share that are not in the log; raises if the share's owner was replaced."""
+        marker = self._markers.read(application)
+        if marker.owner != share.owner or marker.last < share.number - 1:
             raise ProducerFencedError(
                 f"share {share.ordinal} of batch {share.number} of {application!r} is not ours to deliver: another "
                 "instance of the application has taken over its deliveries, and this one must stop"
             )
-        if standing.last >= share.number:
+        if marker.last >= share.number:
             return []
-        return [item for item in load if not standing.has(item[0], share.number)]
+        return [item for item in batch if not marker.has(item[0], share.number)]
 
-    def _commit(self, key: _Key, member: _Member, share: Share, load: Load, *, is_new: bool) -> None:
-        marker = place_of(key[0])
+    def _commit(self, key: _Key, known: _ShareProducer, share: Share, batch: Batch, *, is_new: bool) -> None:
+        at_markers = marker_partition(key[0])
         try:
-            if load:
-                marks = marks_of(key[0], share.number, dict.fromkeys(at for at, _ in load))
-                ends = member.producer.commit(load, marks, apart=True)
-                # Others write to the marker's topic, too; whoever delivers what is left waits for all of them.
-                self._marks.see({at: end for at, end in ends.items() if at != marker}, None)
+            if batch:
+                markers = share_markers(key[0], share.number, dict.fromkeys(at for at, _ in batch))
+                ends = known.producer.commit(batch, markers, markers_last=True)
+                # Other shares write markers too. The process that completes the batch waits for all of them.
+                self._markers.wait_until_visible({at: end for at, end in ends.items() if at != at_markers}, None)
         except ProducerFencedError as error:
-            if not is_new:  # the share was taken up elsewhere in between, and came back
-                raise UnclearError(str(error)) from error
+            if not is_new:  # another process took up the share in between, and now it came back
+                raise OutcomeUnknownError(str(error)) from error
             self._drop(key)
             raise LogBusyError(
                 f"share {share.ordinal} of batch {share.number} was taken up anew elsewhere, or took longer than a "
@@ -123,149 +270,14 @@ class Sharing:
         except StreamsError:
             self._drop(key)
             raise
-        member.last = share.number
+        known.last = share.number
 
     def _drop(self, key: _Key) -> None:
-        member = self._members.pop(key, None)
-        if member is not None:
-            member.producer.close()
+        known = self._producers.pop(key, None)
+        if known is not None:
+            known.producer.close()
 
     def close(self) -> None:
         with self._lock:
-            for key in list(self._members):
+            for key in list(self._producers):
                 self._drop(key)
-
-
-_AT_ONCE = 8  # producers that are made, to end what those before them did
-
-
-def share_id(application: str, share: int) -> str:
-    """The transactional id of those who deliver a share."""
-    return f"{application}-delivery-{share}"
-
-
-class Delivering:
-    """What `Log` says of deliveries."""
-
-    def __init__(self, clients: Clients, topics: Topics, marks: Marks, checking: Checking) -> None:
-        self._clients, self._topics, self._marks, self._checking = clients, topics, marks, checking
-        self._lock = threading.RLock()
-        self._lines: dict[str, tuple[TransactionalProducer, DeliveryMarker]] = {}
-        self._fenced: dict[str, str] = {}
-
-    def delivered(self, application: str) -> int:
-        return self._marks.standing(application).last
-
-    def deliver(self, application: str, number: int, items: Sequence[Item]) -> bool:
-        if type(application) is not str:
-            raise TypeError(f"an application has a name, not {application!r}")
-        load, batch = self._checking(items)
-        return self._moved(application, number, load, batch, lambda last: is_next_batch(application, number, last))
-
-    def mark(self, application: str, number: int | None) -> None:
-        self._moved(application, number, [], BATCH, lambda last: last != (-1 if number is None else number))
-
-    def share_out(self, application: str, number: int, shares: int) -> str | None:
-        """Lets a batch be delivered in shares; gives the name of the line that does."""
-
-        def attempt() -> str | None:
-            with self._lock:
-                line, standing = self._line(application, BATCH)
-                # Markers of shares must lie behind that of the batch before; what is left of a batch is for one to do.
-                if not is_next_batch(application, number, standing.last) or standing.last < 0 or standing.marked:
-                    return None
-                if standing.shares < shares:  # whoever follows has to know whom to stop
-                    self._commit(application, line, [], standing._replace(shares=shares))
-                return line.name
-
-        return self._until_clear(application, number, attempt)
-
-    def _moved(
-        self, application: str, number: int | None, load: Load, batch: int, is_due: Callable[[int], bool]
-    ) -> bool:
-        """Moves the marker, with what belongs to it; False if somebody else had moved it there before."""
-        was_tried = False
-
-        def attempt() -> bool:
-            nonlocal was_tried
-            with self._lock:
-                line, standing = self._line(application, batch)
-                if not is_due(standing.last):
-                    return was_tried
-                was_tried = True
-                last = -1 if number is None else number
-                rest = [item for item in load if not standing.has(item[0], last)]
-                self._commit(application, line, rest, standing._replace(last=last, marked={}))
-                return True
-
-        return self._until_clear(application, number, attempt)
-
-    def _until_clear(self, application: str, number: int | None, attempt: Callable[[], Answer]) -> Answer:
-        what, patience = f"batch {number} of {application}", self._clients.settings.patience
-        return until_clear(what, patience, attempt, lambda: self._drop(application))
-
-    def _commit(self, application: str, line: TransactionalProducer, load: Load, then: DeliveryMarker) -> None:
-        """`then` is what the marker says with it."""
-        number = None if then.last < 0 else then.last
-        try:
-            ends = line.commit(load, marker(application, number, line.name, then.shares))
-            self._marks.see(ends, place_of(application))
-        except ProducerFencedError as error:
-            self._fenced[application] = str(error)
-            raise
-        except StreamsError:
-            self._drop(application)
-            raise
-        self._lines[application] = line, then
-
-    def _line(self, application: str, batch: int) -> tuple[TransactionalProducer, DeliveryMarker]:
-        """The producer of an application, which is fenced when somebody else moves the marker, and what that says."""
-        if application in self._fenced:
-            raise ProducerFencedError(self._fenced[application])
-        known = self._lines.get(application)
-        if known is not None and known[0].batch > batch:
-            self._drop(application)
-            known = None
-        if known is None:
-            self._marks.see_to_topic(application)
-            line = TransactionalProducer(self._clients, self._topics, f"{application}-delivery", batch)
-            known = self._lines[application] = line, self._taken_over(application, line)
-        return known
-
-    def _taken_over(self, application: str, line: TransactionalProducer) -> DeliveryMarker:
-        """What is marked, once nobody else can mark anything any more."""
-        own, ended = barrier(application, line.name), 0
-        while True:
-            # A share that hangs in the middle of its transaction hides what is behind it until it is ended.
-            is_seen = self._marks.pass_barrier(application, line, own, OTHERS if ended == 0 else None)
-            standing = self._marks.standing(application)
-            if standing.shares > ended:
-                self._end_shares(application, standing.shares)
-                ended = standing.shares
-            elif is_seen:
-                return standing
-            elif ended or not self._marks.pass_barrier(application, line, own):
-                raise hanging(place_of(application))
-
-    def _end_shares(self, application: str, shares: int) -> None:
-        """Whoever has begun a share can commit nothing after this; whoever begins one later finds the barrier."""
-
-        def end(share: int) -> None:
-            try:
-                TransactionalProducer(self._clients, self._topics, share_id(application, share), BATCH).close()
-            except ProducerFencedError as error:  # by a share that has begun at this very moment
-                raise UnclearError(str(error)) from error
-
-        with ThreadPoolExecutor(_AT_ONCE) as pool:
-            list(pool.map(end, range(shares)))
-
-    def _drop(self, application: str) -> None:
-        with self._lock:
-            line, _ = self._lines.pop(application, (None, None))
-            if line is not None:
-                line.close()
-
-    def close(self) -> None:
-        with self._lock:
-            for application in list(self._lines):
-                self._drop(application)

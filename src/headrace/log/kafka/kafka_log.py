@@ -8,44 +8,44 @@ from collections.abc import Set as AbstractSet
 from typing import Any
 
 from headrace.log.base import BaseLog
-from headrace.log.kafka.clients import Clients, ClientSettings, servers_of
-from headrace.log.kafka.consumer_groups import Groups, Members
-from headrace.log.kafka.delivery import Delivering, Sharing
-from headrace.log.kafka.markers import Marks
-from headrace.log.kafka.producer import Appending, Checking
-from headrace.log.kafka.reader import Reading
+from headrace.log.kafka.clients import AdminConnection, ClientSettings, parse_servers
+from headrace.log.kafka.consumer_groups import ConsumerGroups, GroupMembers
+from headrace.log.kafka.delivery import BatchDelivery, ShareDelivery
+from headrace.log.kafka.markers import MarkerTopics
+from headrace.log.kafka.producer import Appender, RecordChecker
+from headrace.log.kafka.reader import PartitionReader
 from headrace.log.kafka.topics import Topics
 from headrace.log.protocol import Chunk, Extent, Group, Item, Membership, ProducerSequence, Share, Topic
 from headrace.model.clock import Clock
 from headrace.model.ids import TopicPartition
 
 
-class _Parts:
-    """Everything that a process needs to talk to the cluster."""
+class Connections:
+    """The clients of a process, and what uses them."""
 
     def __init__(self, settings: ClientSettings, clock: Clock) -> None:
-        self.clients = Clients(settings)
-        self.topics = Topics(self.clients)
-        self.reading = Reading(self.clients, self.topics)
-        self.checking = Checking(self.topics)
-        self.appending = Appending(self.clients, self.checking, self.reading)
-        marks = Marks(self.clients, self.topics, self.reading)
-        self.delivering = Delivering(self.clients, self.topics, marks, self.checking)
-        self.sharing = Sharing(self.clients, self.topics, marks, self.checking)
-        self.groups, self.members = Groups(self.clients, self.topics), Members(self.clients, clock)
+        self.admin = AdminConnection(settings)
+        self.topics = Topics(self.admin)
+        self.reader = PartitionReader(self.admin, self.topics)
+        self.checker = RecordChecker(self.topics)
+        self.appender = Appender(settings, self.checker, self.reader)
+        markers = MarkerTopics(self.topics, self.reader, settings.timeout)
+        self.batches = BatchDelivery(settings, self.topics, markers, self.checker)
+        self.shares = ShareDelivery(settings, self.topics, markers, self.checker)
+        self.groups, self.members = ConsumerGroups(self.admin, self.topics), GroupMembers(settings, clock)
 
     def close(self) -> None:
-        for part in (self.members, self.groups, self.appending, self.delivering, self.sharing, self.clients):
+        for part in (self.members, self.groups, self.appender, self.batches, self.shares, self.reader, self.admin):
             part.close()
 
 
-class KafkaLog(BaseLog[_Parts]):
-    """A log on a Kafka cluster, `kafka://host:port,host:port`. What it says of each method, `Log` says.
+class KafkaLog(BaseLog[Connections]):
+    """A log on a Kafka cluster, `kafka://HOST:PORT,HOST:PORT`. `Log` documents the methods.
 
-    `settings` are Kafka's: `consumer.*`, `producer.*` and `admin.*` for one kind of client, `security.*`, `sasl.*`,
-    `ssl.*` and their like for all, `default.api.timeout.ms` for how long a call waits, `replication.factor` for the
-    copies of topics that are created without one. An append is checked before anything of it is sent, but it is no
-    transaction: of an append during which brokers fail, some may be stored.
+    `settings` are Kafka's: `consumer.*`, `producer.*` and `admin.*` for one kind of client; `security.*`, `sasl.*`,
+    `ssl.*` and the like for all; `default.api.timeout.ms` for how long a call waits; `replication.factor` for topics
+    that are created without a factor. An append is checked before any of its records is sent, but it is no
+    transaction: if brokers fail, it may be stored in part.
     """
 
     def __init__(
@@ -56,7 +56,7 @@ class KafkaLog(BaseLog[_Parts]):
         clock: Clock | None = None,
         pause: Callable[[float], None] | None = None,
     ) -> None:
-        self._settings = ClientSettings(servers_of(address), dict(settings or {}))
+        self._settings = ClientSettings(parse_servers(address), dict(settings or {}))
         self._pause = pause or time.sleep
         super().__init__(clock)
 
@@ -67,10 +67,10 @@ class KafkaLog(BaseLog[_Parts]):
     def __reduce__(self) -> tuple[Callable[..., KafkaLog], tuple[str, Mapping[str, Any]]]:
         return KafkaLog, (self.url, self._settings.given)
 
-    def _open(self) -> _Parts:
-        return _Parts(self._settings, self._clock)
+    def _open(self) -> Connections:
+        return Connections(self._settings, self._clock)
 
-    def _close(self, resources: _Parts) -> None:
+    def _close(self, resources: Connections) -> None:
         resources.close()
 
     # ---------------------------------------------------------------------------------------------------- topics
@@ -78,7 +78,7 @@ class KafkaLog(BaseLog[_Parts]):
         return self._resources.topics.all()
 
     def topic(self, name: str) -> Topic:
-        return self._resources.topics.one(name)
+        return self._resources.topics.get(name)[name]
 
     def create_topic(
         self,
@@ -94,22 +94,22 @@ class KafkaLog(BaseLog[_Parts]):
         self._resources.topics.delete(name)
 
     def add_partitions(self, name: str, partitions: int) -> Topic:
-        return self._resources.topics.grow(name, partitions)
+        return self._resources.topics.add_partitions(name, partitions)
 
     def alter_config(self, name: str, config: Mapping[str, str | int | None]) -> Topic:
-        changed = self._resources.topics.alter(name, config)
-        self._resources.checking.forget(name)
+        changed = self._resources.topics.alter_config(name, config)
+        self._resources.checker.forget_config(name)
         return changed
 
     # --------------------------------------------------------------------------------------------------- records
     def extents(self, topics: Sequence[str]) -> dict[TopicPartition, Extent]:
-        return self._resources.reading.extents(topics)
+        return self._resources.reader.extents(topics)
 
     def offsets_for_times(self, times: Mapping[TopicPartition, int]) -> dict[TopicPartition, int | None]:
-        return self._resources.reading.offsets_for_times(times)
+        return self._resources.reader.offsets_for_times(times)
 
     def confirm_topic_ids(self, ids: Mapping[str, str]) -> Callable[[], None]:
-        return self._resources.topics.confirm(ids)
+        return self._resources.topics.begin_check_ids(ids)
 
     def read(
         self,
@@ -120,35 +120,35 @@ class KafkaLog(BaseLog[_Parts]):
         topic_id: str | None = None,
         has_more: bool | None = None,
     ) -> Iterator[Chunk]:
-        return self._resources.reading.read(TopicPartition(*at), start, end, topic_id, has_more)
+        return self._resources.reader.read(TopicPartition(*at), start, end, topic_id, has_more)
 
     def append(self, items: Sequence[Item], *, sequence: ProducerSequence | None = None) -> list[int]:
-        return self._resources.appending.append(items, sequence)
+        return self._resources.appender.append(items, sequence)
 
     def new_producer(self) -> int:
-        return self._resources.appending.new_producer()
+        return self._resources.appender.new_producer()
 
     def delete_records(self, before: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
-        return self._resources.reading.delete(before)
+        return self._resources.reader.delete_records(before)
 
     def wait(self, positions: Mapping[TopicPartition, int], timeout: int) -> bool:
         return self._wait(positions, timeout, self._pause)
 
     # ------------------------------------------------------------------------------------------------ deliveries
     def deliver(self, application: str, number: int, items: Sequence[Item]) -> bool:
-        return self._resources.delivering.deliver(application, number, items)
+        return self._resources.batches.deliver(application, number, items)
 
     def delivered(self, application: str) -> int:
-        return self._resources.delivering.delivered(application)
+        return self._resources.batches.delivered(application)
 
     def mark_delivered(self, application: str, number: int | None) -> None:
-        self._resources.delivering.mark(application, number)
+        self._resources.batches.mark(application, number)
 
     def begin_shares(self, application: str, number: int, shares: int) -> str | None:
-        return self._resources.delivering.share_out(application, number, shares)
+        return self._resources.batches.begin_shares(application, number, shares)
 
     def deliver_share(self, application: str, share: Share, items: Sequence[Item]) -> str:
-        return self._resources.sharing.deliver(application, share, items)
+        return self._resources.shares.deliver(application, share, items)
 
     # ---------------------------------------------------------------------------------------------------- groups
     def groups(self) -> Mapping[str, Group]:

@@ -1,4 +1,7 @@
-"""Records on their way to a Kafka cluster: checked before the first one leaves, and sent each once."""
+"""Appends to a Kafka cluster: records are checked before the first one is sent, and each is stored once.
+
+`RecordChecker` and `send` also serve transactions.
+"""
 
 from __future__ import annotations
 
@@ -8,205 +11,200 @@ from collections.abc import Mapping, Sequence
 from itertools import count, repeat
 from typing import Any
 
-from headrace.errors import LogCorruptedError, LogUnavailableError, ProducerFencedError, StateCorruptedError
+from headrace.errors import LogUnavailableError, ProducerFencedError, StateCorruptedError
 from headrace.log.chunk_format import record_length, unpack
-from headrace.log.kafka.clients import Clients, kafka, make
-from headrace.log.kafka.reader import NO_TIME, Reading
-from headrace.log.kafka.requests import NEW, code_of, explained, translated
+from headrace.log.kafka.clients import ClientSettings, create_client, kafka
+from headrace.log.kafka.reader import NO_TIME, PartitionReader
+from headrace.log.kafka.requests import NOT_IN_METADATA, code_of, translate_error, translate_errors
 from headrace.log.kafka.topics import Topics
 from headrace.log.protocol import Item, ProducerSequence, Records, Topic
-from headrace.log.validation import check_record_length
+from headrace.log.validation import (
+    check_partition,
+    check_record_length,
+    damaged_item,
+    is_next_append,
+    item_with_offsets,
+    missing_key,
+)
 from headrace.model.ids import TopicPartition
 
-BATCH = 1_000_000  # bytes that a producer sends at once; no more than a topic takes
-_RECENT = 1000  # producers whose last append is remembered
-Load = list[tuple[TopicPartition, Records]]
+BATCH_SIZE = 1_000_000  # bytes that a producer sends at once; smaller if a topic accepts less
+_MAX_PRODUCERS = 1000  # whose last append is remembered
+Batch = list[tuple[TopicPartition, Records]]  # records to send, by partition
 
 
-class Checking:
-    """Looks at records before they are sent, so that all of them can be stored, or none is."""
+class RecordChecker:
+    """Checks records before they are sent, so that the cluster accepts all of them or none is sent."""
 
     def __init__(self, topics: Topics) -> None:
         self._topics = topics
-        self._settings: dict[str, tuple[str, Mapping[str, str]]] = {}  # by topic, with its id
+        self._configs: dict[str, tuple[str, Mapping[str, str]]] = {}  # by topic, with its id
 
-    def __call__(self, items: Sequence[Item]) -> tuple[Load, int]:
-        """The records, and the largest batch that all of their topics take."""
-        load = [(TopicPartition(*at), _unpacked(TopicPartition(*at), records)) for at, records in items]
-        topics = self._topics.known(sorted({at.topic for at, _ in load}))
-        limits = [BATCH]
-        for at, records in load:
-            self._topics.place(at, topics[at.topic])
-            settings = self._settings_of(topics[at.topic])
-            limits.append(int(settings["max.message.bytes"]))
-            _check(at, records, settings)
-        return load, min(limits)
+    def check(self, items: Sequence[Item]) -> tuple[Batch, int]:
+        """Returns the unpacked records, and the largest batch size that all of their topics accept."""
+        batch = [(TopicPartition(*at), _unpack(TopicPartition(*at), records)) for at, records in items]
+        topics = self._topics.get(*sorted({at.topic for at, _ in batch}))
+        sizes = [BATCH_SIZE]
+        for at, records in batch:
+            check_partition(at, topics[at.topic].partitions)
+            config = self._config_of(topics[at.topic])
+            sizes.append(int(config["max.message.bytes"]))
+            _check_records(at, records, config)
+        return batch, min(sizes)
 
-    def forget(self, topic: str) -> None:
-        """The settings of a topic were changed."""
-        self._settings.pop(topic, None)
+    def forget_config(self, topic: str) -> None:
+        """Reads the settings of a topic again the next time."""
+        self._configs.pop(topic, None)
 
-    def _settings_of(self, topic: Topic) -> Mapping[str, str]:
-        known = self._settings.get(topic.name)
+    def _config_of(self, topic: Topic) -> Mapping[str, str]:
+        known = self._configs.get(topic.name)
         if known is None or known[0] != topic.id:
-            known = self._settings[topic.name] = (topic.id, topic.config)
+            known = self._configs[topic.name] = (topic.id, topic.config)
         return known[1]
 
 
-def _unpacked(at: TopicPartition, records: Records | bytes) -> Records:
+def _unpack(at: TopicPartition, records: Records | bytes) -> Records:
     if isinstance(records, Records):
         return records
     try:
-        found, offsets = unpack(records)
+        unpacked, offsets = unpack(records)
     except StateCorruptedError as error:
-        raise LogCorruptedError(f"records for {at} arrived damaged: {error}", at=at) from None
+        raise damaged_item(at, error) from None
     if offsets is not None:
-        raise ValueError(f"records for {at} were packed with offsets: the log gives them, when they are appended")
-    return found
+        raise item_with_offsets(at)
+    return unpacked
 
 
-def _check(at: TopicPartition, records: Records, settings: Mapping[str, str]) -> None:
+def _check_records(at: TopicPartition, records: Records, config: Mapping[str, str]) -> None:
     keys, values, times = records.keys, records.values, records.timestamps
     if not len(keys) == len(values) == len(times) or len(records.headers or times) != len(times):
         raise ValueError(f"the columns of records for {at} are not of the same length")
-    if not all(raw is None or type(raw) is bytes for raw in keys):
-        raise TypeError(f"the keys of records for {at} are bytes or None")
-    if not all(raw is None or type(raw) is bytes for raw in values):
-        raise TypeError(f"the values of records for {at} are bytes or None")
+    for what, column in (("keys", keys), ("values", values)):
+        if not all(raw is None or type(raw) is bytes for raw in column):
+            raise TypeError(f"the {what} of records for {at} are bytes or None")
     if times and max(times) >= 2**63:
         raise OverflowError(f"a timestamp of a record for {at} does not fit into 64 bits")
-    if "compact" in settings["cleanup.policy"] and None in keys:
-        raise ValueError(f"the topic {at.topic!r} is compacted: every record needs a key, and one of these has none")
-    limit = int(settings["max.message.bytes"])
+    if "compact" in config["cleanup.policy"] and None in keys:
+        raise missing_key(at.topic)
+    limit = int(config["max.message.bytes"])
     if records.headers is not None or sum(map(len, filter(None, [*keys, *values]))) > limit:
         for length in map(record_length, keys, values, records.headers or [()] * len(times)):
             check_record_length(at.topic, length, limit)
 
 
-def send(producer: Any, load: Load, on_delivery: Sequence[Any], *, of_all: bool) -> None:
-    """Hands records to a producer, and waits while it has too many. Each item's function learns of all, or the last."""
-    for (at, records), told in zip(load, on_delivery, strict=True):
+def send(producer: Any, batch: Batch, callbacks: Sequence[Any], *, of_all: bool) -> None:
+    """Gives records to a producer, and waits while its queue is full.
+
+    The callback of an item is called for each of its records with `of_all`, else for the last one.
+    """
+    for (at, records), callback in zip(batch, callbacks, strict=True):
         last = len(records) - 1
-        _produce(producer, at, records.slice(0, last), told if of_all else None)
-        _produce(producer, at, records.slice(last, last + 1), told)
+        _send_records(producer, at, records.slice(0, last), callback if of_all else None)
+        _send_records(producer, at, records.slice(last, last + 1), callback)
 
 
-def _produce(producer: Any, at: TopicPartition, records: Records, told: Any) -> None:
-    (topic, partition), produce, sent, has_looked = at, producer.produce, 0, False
+def _send_records(producer: Any, at: TopicPartition, records: Records, callback: Any) -> None:
+    (topic, partition), produce, sent, is_refreshed = at, producer.produce, 0, False
     while sent < len(records):
-        part = records.slice(sent, len(records))
-        headers = map(list, part.headers) if part.headers else repeat([])
+        rest = records.slice(sent, len(records))
+        headers = map(list, rest.headers) if rest.headers else repeat([])
         try:
             # By position a call takes half the time of one with names: (…, callback, its other name, time, headers).
-            for key, value, timestamp, some in zip(part.keys, part.values, part.timestamps, headers):  # noqa: B905
-                produce(topic, value, key, partition, told, None, timestamp or NO_TIME, some)
+            for key, value, timestamp, pairs in zip(rest.keys, rest.values, rest.timestamps, headers):  # noqa: B905
+                produce(topic, value, key, partition, callback, None, timestamp or NO_TIME, pairs)
                 sent += 1
         except BufferError:
             producer.poll(0.1)
-        except kafka.KafkaException as error:  # a partition that is there, as was seen, but new to this producer
-            if has_looked or code_of(error) not in NEW:
+        except kafka.KafkaException as error:  # the partition exists, but is new to this producer
+            if is_refreshed or code_of(error) not in NOT_IN_METADATA:
                 raise
             producer.list_topics(topic, timeout=10)
-            has_looked = True
+            is_refreshed = True
 
 
-class _Tally:
-    """What became of the records of one item."""
+class _ItemResult:
+    """Counts the acknowledged records of one item, and keeps the first offset and the first error."""
 
     def __init__(self) -> None:
-        self.done, self.first, self.error = 0, -1, None
+        self.acknowledged, self.first_offset, self.error = 0, -1, None
 
     def __call__(self, error: Any, message: Any) -> None:
         if error is not None:
             self.error = self.error or error
-        elif self.first < 0:
-            self.first = message.offset()
-        self.done += 1
+        elif self.first_offset < 0:
+            self.first_offset = message.offset()
+        self.acknowledged += 1
 
 
-class Appending:
-    """What `Log` says of appending. Every record is stored once; when brokers fail, an append may be stored in part."""
+class Appender:
+    """Appends records with an idempotent producer. If brokers fail, an append may be stored in part."""
 
-    def __init__(self, clients: Clients, checking: Checking, reading: Reading) -> None:
-        self._clients, self._checking, self._reading = clients, checking, reading
+    def __init__(self, settings: ClientSettings, checker: RecordChecker, reader: PartitionReader) -> None:
+        self._settings, self._checker, self._reader = settings, checker, reader
         self._lock = threading.Lock()
         self._producer: Any = None
-        self._batch = BATCH
-        self._numbers = count(1)
-        self._stamped: dict[int, tuple[int, list[int]]] = {}  # the last append of each producer, and its offsets
+        self._batch_size = BATCH_SIZE
+        self._ids = count(1)
+        self._last_appends: dict[int, tuple[int, list[int]]] = {}  # number and offsets, by producer id
 
     def new_producer(self) -> int:
         with self._lock:
-            number = next(self._numbers)
-            self._stamped[number] = (-1, [])
-            while len(self._stamped) > _RECENT:
-                del self._stamped[next(iter(self._stamped))]
-            return number
+            producer_id = next(self._ids)
+            self._last_appends[producer_id] = (-1, [])
+            while len(self._last_appends) > _MAX_PRODUCERS:
+                del self._last_appends[next(iter(self._last_appends))]
+            return producer_id
 
-    def append(self, items: Sequence[Item], stamp: ProducerSequence | None) -> list[int]:
-        load, batch = self._checking(items)
-        if stamp is None:
-            return self._send(load, batch)
-        before = self._stored_before(stamp)
-        if before is None:
-            before = self._send(load, batch)
-            self._stamped[stamp.producer_id] = (stamp.number, before)
-        return before
+    def append(self, items: Sequence[Item], sequence: ProducerSequence | None) -> list[int]:
+        batch, batch_size = self._checker.check(items)
+        if sequence is None:
+            return self._send(batch, batch_size)
+        if sequence.producer_id not in self._last_appends:
+            raise ProducerFencedError(f"the producer {sequence.producer_id} is unknown: make a new one")
+        last, offsets = self._last_appends[sequence.producer_id]
+        if is_next_append(sequence, last):
+            offsets = self._send(batch, batch_size)
+            self._last_appends[sequence.producer_id] = (sequence.number, offsets)
+        return offsets
 
-    def _stored_before(self, stamp: ProducerSequence) -> list[int] | None:
-        """The offsets that an append got when it came for the first time; None if this is it."""
-        if stamp.producer_id not in self._stamped:
-            raise ProducerFencedError(f"the producer {stamp.producer_id} is unknown: make a new one")
-        last, offsets = self._stamped[stamp.producer_id]
-        if last == stamp.number:
-            return offsets
-        if last + 1 != stamp.number:
-            raise ProducerFencedError(
-                f"producer {stamp.producer_id} appends number {stamp.number} after number {last}: two clients use one "
-                "id, or an append was lost. Make a new producer"
-            )
-        return None
-
-    def _send(self, load: Load, batch: int) -> list[int]:
-        producer = self._ready(batch)
-        tallies = [_Tally() for _ in load]
+    def _send(self, batch: Batch, batch_size: int) -> list[int]:
+        producer = self._open_producer(batch_size)
+        results = [_ItemResult() for _ in batch]
         try:
-            with explained("an append"):
-                send(producer, load, tallies, of_all=True)
-            self._wait(producer, load, tallies)
+            with translate_errors("an append"):
+                send(producer, batch, results, of_all=True)
+            self._wait(producer, batch, results)
         except BaseException:
             self._drop(producer)
             raise
         return [
-            tally.first if len(records) else self._end(at) for (at, records), tally in zip(load, tallies, strict=True)
+            result.first_offset if len(records) else self._reader.extents([at.topic])[at].end
+            for (at, records), result in zip(batch, results, strict=True)
         ]
 
-    def _end(self, at: TopicPartition) -> int:
-        return self._reading.extents([at.topic])[at].end
-
-    def _wait(self, producer: Any, load: Load, tallies: list[_Tally]) -> None:
-        end = time.monotonic() + self._clients.settings.patience
-        while not all(tally.done == len(records) for (_, records), tally in zip(load, tallies, strict=True)):
+    def _wait(self, producer: Any, batch: Batch, results: list[_ItemResult]) -> None:
+        end = time.monotonic() + self._settings.timeout
+        while not all(result.acknowledged == len(records) for (_, records), result in zip(batch, results, strict=True)):
             producer.flush(0.2)
             if time.monotonic() > end:
                 raise LogUnavailableError(
-                    f"an append got no answer within {self._clients.settings.patience:g} seconds: some of its records "
+                    f"an append got no answer within {self._settings.timeout:g} seconds: some of its records "
                     "may be stored. Are the brokers running, and reachable?"
                 )
-        for (at, _), tally in zip(load, tallies, strict=True):
-            if tally.error is not None:
-                raise translated(tally.error, f"appending to {at}")
+        for (at, _), result in zip(batch, results, strict=True):
+            if result.error is not None:
+                raise translate_error(result.error, f"appending to {at}")
 
-    def _ready(self, batch: int) -> Any:
-        """The producer; its batches are as small as the strictest topic that it has met wants them."""
+    def _open_producer(self, batch_size: int) -> Any:
+        """Returns the producer. It is replaced if a topic accepts only smaller batches than before."""
         with self._lock:
-            if self._producer is not None and batch < self._batch:
-                self._producer.flush(self._clients.settings.patience)
+            if self._producer is not None and batch_size < self._batch_size:
+                self._producer.flush(self._settings.timeout)
                 self._producer = None
             if self._producer is None:
-                self._batch = min(batch, self._batch)
-                fixed = {"enable.idempotence": True, "acks": "all", "batch.size": self._batch}
-                self._producer = make("producer", self._clients.settings, fixed)
+                self._batch_size = min(batch_size, self._batch_size)
+                fixed = {"enable.idempotence": True, "acks": "all", "batch.size": self._batch_size}
+                self._producer = create_client("producer", self._settings, fixed)
             return self._producer
 
     def _drop(self, producer: Any) -> None:
@@ -219,4 +217,4 @@ class Appending:
         with self._lock:
             producer, self._producer = self._producer, None
         if producer is not None:
-            producer.flush(self._clients.settings.patience)
+            producer.flush(self._settings.timeout)

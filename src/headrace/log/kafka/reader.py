@@ -1,232 +1,315 @@
-"""Ranges of records, read from a Kafka cluster."""
+"""Reads a Kafka cluster: the offsets of partitions, and ranges of records.
+
+`PartitionReader.read` takes a consumer from a pool, so that a range which begins where the last one ended continues on
+the same consumer, which has already fetched ahead.
+"""
 
 from __future__ import annotations
 
+import threading
 import time
 from bisect import bisect_left
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
+from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
 from headrace.errors import LogBusyError, LogUnavailableError, OffsetOutOfRangeError, UnknownTopicError
-from headrace.log.kafka.clients import Clients, Reader, administration, kafka
-from headrace.log.kafka.requests import MOVING, NO_ANSWER, Wait, answers, ask, explained, translated
+from headrace.log.kafka.clients import AdminConnection, ClientSettings, create_reader, kafka, kafka_admin
+from headrace.log.kafka.requests import (
+    MOVING,
+    NO_ANSWER,
+    Deadline,
+    ask,
+    ask_all,
+    translate_error,
+    translate_errors,
+)
 from headrace.log.kafka.topics import Topics
 from headrace.log.protocol import Chunk, Extent, Records
-from headrace.log.validation import check_range, check_topic_ids
+from headrace.log.validation import check_deletion, check_partition, check_range, check_topic_id
 from headrace.model.ids import TopicPartition
 from headrace.model.record import Headers
 
-_AT_ONCE = 20_000  # records of a chunk, at most
-_ASK_AGAIN = 0.02  # seconds
+_MAX_RECORDS = 20_000  # of one chunk
+_PAUSE = 0.02  # seconds between two requests for offsets
+_IDLE_CONSUMERS = 8  # kept in the pool
 _Message: Any = kafka.Message
 _KEY, _VALUE, _OFFSET = _Message.key, _Message.value, _Message.offset
 _TIMESTAMP, _HEADERS, _ERROR = _Message.timestamp, _Message.headers, _Message.error
 _END = kafka.KafkaError._PARTITION_EOF  # noqa: SLF001 - a public name
-# The client connects again by itself, and looks for the coordinator of a group that nothing is committed for.
-_PASSING = {*NO_ANSWER, *MOVING, kafka.KafkaError.GROUP_AUTHORIZATION_FAILED}
-# The client takes the time 0 for "now". It is written as -1, which Kafka's own clients show as "no timestamp".
+# The client reconnects by itself. It also looks for the coordinator of its group, although nothing is committed for it.
+_IGNORED = {*NO_ANSWER, *MOVING, kafka.KafkaError.GROUP_AUTHORIZATION_FAILED}
+# The client takes the timestamp 0 for "now". It is written as -1, which Kafka's own clients show as "no timestamp".
 NO_TIME = -1
-Look = Callable[[], Extent]  # raises if a range is not there
+# The latest offset that consumers of committed records see is the one up to which all transactions have ended.
+_LATEST, _EARLIEST = kafka_admin.OffsetSpec.latest(), kafka_admin.OffsetSpec.earliest()
 
 
-class Reading:
-    """What `Log` says of offsets and of reading."""
+# -------------------------------------------------------------------------------------------------------- consumers
+class PartitionConsumer:
+    """A consumer that reads one partition. It continues at `position` of `at`; None: it reads nothing."""
 
-    def __init__(self, clients: Clients, topics: Topics) -> None:
-        self._clients, self._topics, self._patience = clients, topics, clients.settings.patience
+    def __init__(self, client: Any) -> None:
+        self.client = client
+        self.at: TopicPartition | None = None
+        self.position = -1
+        self.fetched: list[Any] = []  # messages from `position` on
+        self.end = -1  # the end of the partition, once the client has reported it, which it does only once
+
+    def stay(self, at: TopicPartition, position: int, fetched: list[Any]) -> None:
+        """Lets the consumer fetch ahead from a position."""
+        self.at, self.position, self.fetched = at, position, fetched
+
+    def unassign(self) -> None:
+        self.at, self.fetched = None, []
+        self.client.unassign()
+
+
+class ConsumerPool:
+    """Idle consumers of a process."""
+
+    def __init__(self, settings: ClientSettings) -> None:
+        self._settings = settings
+        self._lock = threading.Lock()
+        self._idle: list[PartitionConsumer] = []
+        self._is_closed = False
+
+    @contextmanager
+    def borrow(self, at: TopicPartition, position: int) -> Generator[PartitionConsumer]:
+        """Returns the consumer that continues at a position, or any idle one. After an error it is closed."""
+        consumer = self._take(at, position)
+        is_usable = False
+        try:
+            yield consumer
+            is_usable = True
+        except GeneratorExit:  # the caller did not read to the end of the range
+            consumer.at = None
+            is_usable = True
+            raise
+        finally:
+            self._give_back(consumer, is_usable=is_usable)
+
+    def _take(self, at: TopicPartition, position: int) -> PartitionConsumer:
+        with self._lock:
+            continuing = [idle for idle in self._idle if (idle.at, idle.position) == (at, position)]
+            free = [idle for idle in self._idle if idle.at is None or idle.at == at]
+            for consumer in (*continuing, *free):
+                self._idle.remove(consumer)
+                return consumer
+        return PartitionConsumer(create_reader(self._settings))
+
+    def _give_back(self, consumer: PartitionConsumer, *, is_usable: bool) -> None:
+        closed: PartitionConsumer | None = consumer
+        with self._lock:
+            is_kept = is_usable and not self._is_closed
+            if is_kept:
+                self._idle.append(consumer)
+                closed = self._idle.pop(0) if len(self._idle) > _IDLE_CONSUMERS else None
+        if is_kept and consumer.at is None:
+            consumer.unassign()
+        if closed is not None:
+            closed.client.close()
+
+    def close(self) -> None:
+        with self._lock:
+            idle, self._idle, self._is_closed = self._idle, [], True
+        for consumer in idle:
+            consumer.client.close()
+
+
+class PartitionReader:
+    """Reads the offsets and the records of partitions."""
+
+    def __init__(self, admin: AdminConnection, topics: Topics) -> None:
+        self._admin, self._topics, self._timeout = admin, topics, admin.settings.timeout
+        self._pool = ConsumerPool(admin.settings)
         self._ends: dict[tuple[str, int], int] = {}  # by topic id and partition, as last seen
-        self._counts: dict[str, tuple[str, int]] = {}  # ids and numbers of partitions, as last seen
+        self._counts: dict[str, tuple[str, int]] = {}  # topic id and number of partitions by topic, as last seen
+
+    def close(self) -> None:
+        self._pool.close()
 
     # ----------------------------------------------------------------------------------------------------- offsets
     def extents(self, names: Sequence[str]) -> dict[TopicPartition, Extent]:
-        answer = self._topics.asking(names)
-        expected, extents = {name: self._counts.get(name) for name in names}, self._expected(names)
-        topics = {name: topic or self._topics.one(name) for name, topic in answer().items()}
+        # The topics and the extents are requested at the same time, if the partitions are probably known.
+        answer = self._topics.begin_get(names)
+        expected, extents = {name: self._counts.get(name) for name in names}, self._guess_extents(names)
+        topics = answer()
         counts = {name: (topic.id, topic.partitions) for name, topic in topics.items()}
-        places = _places(counts)
+        partitions = _list_partitions(counts)
         if counts != expected or not extents:
             self._counts.update(counts)
-            extents = self._extents_of(places)
-        seen = {at: self._ends.get((topics[at.topic].id, at.partition), 0) for at in places}
-        patience = time.monotonic() + self._patience
+            extents = self._request_extents(partitions)
+        seen = {at: self._ends.get((topics[at.topic].id, at.partition), 0) for at in partitions}
+        deadline = time.monotonic() + self._timeout
         # A broker that has just started may hide the end of a partition for a moment.
-        while any(extents[at].end < end for at, end in seen.items()) and time.monotonic() < patience:
-            time.sleep(_ASK_AGAIN)
-            extents = self._extents_of(places)
-        self._ends.update({(topics[at.topic].id, at.partition): extents[at].end for at in places})
+        while any(extents[at].end < end for at, end in seen.items()) and time.monotonic() < deadline:
+            time.sleep(_PAUSE)
+            extents = self._request_extents(partitions)
+        self._ends.update({(topics[at.topic].id, at.partition): extents[at].end for at in partitions})
         return extents
 
-    def _expected(self, names: Sequence[str]) -> dict[TopicPartition, Extent]:
-        """The extents if the topics are those of the last time, asked for without waiting to hear that they are."""
+    def _guess_extents(self, names: Sequence[str]) -> dict[TopicPartition, Extent]:
+        """Returns the extents of the partitions that the topics had last time; none if a topic is new."""
         counts = {name: self._counts[name] for name in names if name in self._counts}
         if len(counts) < len(names):
             return {}
         try:
-            return self._extents_of(_places(counts))
+            return self._request_extents(_list_partitions(counts))
         except UnknownTopicError:
             return {}
 
-    def _extents_of(self, places: Sequence[TopicPartition]) -> dict[TopicPartition, Extent]:
-        specs = administration.OffsetSpec
-        first, last = self._offsets(dict.fromkeys(places, specs.earliest()), dict.fromkeys(places, specs.latest()))
-        return {at: Extent(first[at], last[at]) for at in places}
+    def _request_extents(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, Extent]:
+        first, last = self._request_offsets(dict.fromkeys(partitions, _EARLIEST), dict.fromkeys(partitions, _LATEST))
+        return {at: Extent(first[at], last[at]) for at in partitions}
 
-    def ends(self, places: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
-        """Up to where readers see records."""
-        return self._offsets(dict.fromkeys(places, administration.OffsetSpec.latest()))[0]
+    def ends(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
+        """Returns the ends of partitions: the offsets up to which readers see records."""
+        return self._request_offsets(dict.fromkeys(partitions, _LATEST))[0]
 
-    def _offsets(self, *wanted: Mapping[TopicPartition, Any]) -> list[dict[TopicPartition, int]]:
-        """Offsets, also when partitions move from broker to broker while one asks."""
-        end = time.monotonic() + self._patience
+    def _request_offsets(self, *wanted: Mapping[TopicPartition, Any]) -> list[dict[TopicPartition, int]]:
+        """Returns the offsets for mappings from partitions to offset specs. Repeats while partitions move."""
+        end = time.monotonic() + self._timeout
         while True:
             try:
-                return self._asked(wanted)
+                return self._try_request_offsets(wanted)
             except LogBusyError:
                 if time.monotonic() > end:
                     raise
-                time.sleep(_ASK_AGAIN)
-                self._topics.names()  # so that the client learns where partitions are now
+                time.sleep(_PAUSE)
+                self._topics.names()  # refreshes the client's metadata
 
-    def _asked(self, wanted: Sequence[Mapping[TopicPartition, Any]]) -> list[dict[TopicPartition, int]]:
-        doing = f"asking for the offsets of {', '.join(sorted({at.topic for some in wanted for at in some}))}"
+    def _try_request_offsets(self, wanted: Sequence[Mapping[TopicPartition, Any]]) -> list[dict[TopicPartition, int]]:
+        def request(timeout: float) -> dict[tuple[int, TopicPartition], Future[Any]]:
+            return {
+                (i, TopicPartition(at.topic, at.partition)): future
+                for i, specs in enumerate(wanted)
+                if specs
+                for at, future in self._admin.client.list_offsets(
+                    {kafka.TopicPartition(*at): spec for at, spec in specs.items()},
+                    isolation_level=kafka.IsolationLevel.READ_COMMITTED,
+                    request_timeout=timeout,
+                ).items()
+            }
+
+        names = sorted({at.topic for specs in wanted for at in specs})
         found: list[dict[TopicPartition, int]] = [{} for _ in wanted]
-        for (number, at), future in answers(self._clients, doing, partial(self._ask_all, wanted), NO_ANSWER).items():
-            with explained(f"asking for the offsets of {at}"):
-                found[number][at] = future.result().offset
+        doing = f"asking for the offsets of {', '.join(names)}"
+        for (i, at), future in ask_all(self._admin, doing, request, NO_ANSWER).items():
+            with translate_errors(f"asking for the offsets of {at}"):
+                found[i][at] = future.result().offset
         return found
-
-    def _ask_all(
-        self, wanted: Sequence[Mapping[TopicPartition, Any]], length: float
-    ) -> dict[tuple[int, TopicPartition], Any]:
-        asked = [self._ask(some, length) for some in wanted]
-        return {(number, at): future for number, some in enumerate(asked) for at, future in some.items()}
-
-    def _ask(self, wanted: Mapping[TopicPartition, Any], length: float) -> dict[TopicPartition, Any]:
-        """Futures of offsets; the latest one is that up to which transactions have ended."""
-        if not wanted:
-            return {}
-        specs = {kafka.TopicPartition(*at): spec for at, spec in wanted.items()}
-        level = kafka.IsolationLevel.READ_COMMITTED
-        asked = self._clients.admin.list_offsets(specs, isolation_level=level, request_timeout=length)
-        return {TopicPartition(at.topic, at.partition): future for at, future in asked.items()}
 
     def offsets_for_times(self, times: Mapping[TopicPartition, int]) -> dict[TopicPartition, int | None]:
-        for at, topic in self._known(times):
-            self._topics.place(at, topic)
-        specs = administration.OffsetSpec
+        self._check_partitions(times)
         # Below 1 there may be records whose time is written as -1.
-        late = self._offsets({at: specs.for_timestamp(max(at_least, 1)) for at, at_least in times.items()})[0]
-        early = self._extents_of([at for at, at_least in times.items() if at_least < 1])
-        found: dict[TopicPartition, int | None] = {at: None if late[at] < 0 else late[at] for at in times}
-        found.update({at: extent.earliest if extent.earliest < extent.end else None for at, extent in early.items()})
+        specs = {at: kafka_admin.OffsetSpec.for_timestamp(max(time, 1)) for at, time in times.items()}
+        offsets = self._request_offsets(specs)[0]
+        extents = self._request_extents([at for at, time in times.items() if time < 1])
+        found: dict[TopicPartition, int | None] = {at: None if offsets[at] < 0 else offsets[at] for at in times}
+        found.update({at: extent.earliest if extent.earliest < extent.end else None for at, extent in extents.items()})
         return found
 
-    def _known(self, places: Iterable[TopicPartition]) -> list[tuple[TopicPartition, Any]]:
-        topics = self._topics.known(sorted({at.topic for at in places}))
-        return [(at, topics[at.topic]) for at in places]
-
-    def delete(self, before: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
-        for at, topic in self._known(before):
-            self._topics.place(at, topic)
-        for at, extent in self._extents_of(list(before)).items():
-            if not -1 <= before[at] <= extent.end:
-                raise OffsetOutOfRangeError(
-                    f"{at} ends at offset {extent.end}: no records before {before[at]} can be deleted",
-                    at=at, earliest=extent.earliest, end=extent.end,
-                )  # fmt: skip
+    def delete_records(self, before: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
+        self._check_partitions(before)
+        for at, extent in self._request_extents(list(before)).items():
+            check_deletion(at, extent, before[at])
         wanted = [kafka.TopicPartition(*at, offset) for at, offset in before.items()]
-        with explained("deleting records"):
-            asked = self._clients.admin.delete_records(wanted, request_timeout=self._patience)
-            return {TopicPartition(at.topic, at.partition): of.result().low_watermark for at, of in asked.items()}
+        with translate_errors("deleting records"):
+            answers = self._admin.client.delete_records(wanted, request_timeout=self._timeout)
+            return {TopicPartition(at.topic, at.partition): of.result().low_watermark for at, of in answers.items()}
+
+    def _check_partitions(self, partitions: Iterable[TopicPartition]) -> None:
+        topics = self._topics.get(*sorted({at.topic for at in partitions}))
+        for at in partitions:
+            check_partition(at, topics[at.topic].partitions)
 
     # ----------------------------------------------------------------------------------------------------- records
     def read(
-        self, at: TopicPartition, start: int, end: int | None, topic_id: str | None, more: bool | None = None
+        self, at: TopicPartition, start: int, end: int | None, topic_id: str | None = None, has_more: bool | None = None
     ) -> Generator[Chunk]:
-        look = partial(self._checked, at, start, end, topic_id)
-        if end is not None and more is not None:
-            return self._chunks(at, start, end, more=more, look=look)
-        extent = look()
+        check = partial(self._check_range, at, start, end, topic_id)
+        if end is not None and has_more is not None:
+            return self._read_chunks(at, start, end, has_more=has_more, check=check)
+        extent = check()
         end = extent.end if end is None else end
-        return self._chunks(at, start, end, more=extent.end > end)
+        return self._read_chunks(at, start, end, has_more=extent.end > end)
 
-    def _checked(self, at: TopicPartition, start: int, end: int | None, topic_id: str | None) -> Extent:
-        """Sees whether a range is there."""
-        topic = self._topics.one(at.topic)
-        self._topics.place(at, topic)
-        if topic_id is not None:
-            check_topic_ids({at.topic: topic_id}, lambda _: topic)
-        extent = self._extents_of([at])[at]
+    def _check_range(self, at: TopicPartition, start: int, end: int | None, topic_id: str | None) -> Extent:
+        """Raises if the partition does not have the offsets of a range."""
+        topic = self._topics.get(at.topic)[at.topic]
+        check_partition(at, topic.partitions)
+        check_topic_id(at.topic, topic.id, topic_id)
+        extent = self._request_extents([at])[at]
         check_range(at, extent, start, extent.end if end is None else end)
         return extent
 
-    def _chunks(
-        self, at: TopicPartition, start: int, end: int, *, more: bool, look: Look | None = None
+    def _read_chunks(
+        self, at: TopicPartition, start: int, end: int, *, has_more: bool, check: Callable[[], Extent] | None = None
     ) -> Generator[Chunk]:
-        """`more`: there is more behind the end, which will be read next."""
+        """Reads a range. With `has_more` the consumer goes on fetching behind its end. `check` explains failures."""
         if start == end:
             return
-        with self._clients.reader(at, start) as reader, explained(f"reading {at}"):
+        with self._pool.borrow(at, start) as consumer, translate_errors(f"reading {at}"):
             try:
-                for good, rest in self._ranged(reader, at, start, end, look):
-                    if good:
-                        yield _chunk(good)
-                    if rest or (more and rest is not None):
-                        reader.stay(at, end, rest)
-                    elif rest is not None:
-                        reader.at = None
+                for messages, behind in self._poll_range(consumer, at, start, end, check):
+                    if messages:
+                        yield _make_chunk(messages)
+                    if behind or (has_more and behind is not None):
+                        consumer.stay(at, end, behind)
+                    elif behind is not None:
+                        consumer.at = None
             except (OffsetOutOfRangeError, UnknownTopicError):
-                if look is not None:
-                    look()  # it can say more
+                if check is not None:
+                    check()  # raises an error that says more
                 raise
 
-    def _ranged(
-        self, reader: Reader, at: TopicPartition, start: int, end: int, look: Look | None
+    def _poll_range(
+        self, consumer: PartitionConsumer, at: TopicPartition, start: int, end: int, check: Callable[[], Extent] | None
     ) -> Iterator[tuple[list[Any], list[Any] | None]]:
-        """The messages of a range as they come; with the last ones come those that lie behind it."""
-        consumer, waiting = reader.consumer, reader.rest
-        if (reader.at, reader.position) != (at, start):
-            waiting, reader.upto = [], -1
-            # Without this look the client finds out where a topic is that is new to it only a second later.
-            ask(self._clients, f"reading {at}", lambda length: consumer.list_topics(at.topic, timeout=length))
-            consumer.assign([kafka.TopicPartition(*at, start)])
-        wait = self._wait(at)
+        """Yields the messages of a range as they arrive; with the last ones, the messages behind the range."""
+        client, doing = consumer.client, f"reading {at}"
+        fetched = consumer.fetched
+        if (consumer.at, consumer.position) != (at, start):
+            fetched, consumer.end = [], -1
+            # Without this the client finds the leader of a topic that is new to it only a second later.
+            ask(self._admin, doing, lambda timeout: client.list_topics(at.topic, timeout=timeout))
+            client.assign([kafka.TopicPartition(*at, start)])
+        deadline = Deadline(doing, self._admin.settings)
         while True:
-            # The first call waits; it would wait for as many records as it is to give, if these were more than one.
-            messages = waiting or consumer.consume(1, 0 if reader.upto >= end else 1.0)
-            waiting = []
-            messages += consumer.consume(_AT_ONCE, 0)
-            good, rest = _sorted_out(reader, messages, at, end)
-            if good or rest is not None:
-                yield good, rest
-                wait = self._wait(at)
-            if rest is not None:
+            # `consume` waits until it has as many messages as were asked for: so wait for one, then take what is there.
+            messages = fetched or client.consume(1, 0 if consumer.end >= end else 1.0)
+            fetched = []
+            messages += client.consume(_MAX_RECORDS, 0)
+            in_range, behind = _split_at_end(consumer, messages, at, end)
+            if in_range or behind is not None:
+                yield in_range, behind
+                deadline = Deadline(doing, self._admin.settings)
+            if behind is not None:
                 return
-            if look is not None and not messages:
-                look()  # it takes long: perhaps it is not there
-                look = None
-            if wait.left < 0:
+            if check is not None and not messages:
+                check()  # nothing arrived: the range may not exist
+                check = None
+            if deadline.left < 0:
                 raise LogUnavailableError(
-                    f"reading {at} got no answer for {self._patience:g} s. Are the brokers running, and reachable?"
+                    f"reading {at} got no answer for {self._timeout:g} s. Are the brokers running, and reachable?"
                 )
-            wait.tell()
-
-    def _wait(self, at: TopicPartition) -> Wait:
-        return Wait(f"reading {at}", self._clients.settings.servers, self._patience)
+            deadline.warn_if_due()
 
 
-def _places(counts: Mapping[str, tuple[str, int]]) -> list[TopicPartition]:
+def _list_partitions(counts: Mapping[str, tuple[str, int]]) -> list[TopicPartition]:
     return [TopicPartition(name, i) for name, (_, partitions) in counts.items() for i in range(partitions)]
 
 
-def _sorted_out(
-    reader: Reader, messages: list[Any], at: TopicPartition, end: int
+def _split_at_end(
+    consumer: PartitionConsumer, messages: list[Any], at: TopicPartition, end: int
 ) -> tuple[list[Any], list[Any] | None]:
-    """The records before the end, and, once it was reached, those behind it.
+    """Returns the messages before `end`, and those behind it, or None if the end was not reached.
 
-    Aborted records and the marks of transactions are not shown, nor what compaction removed: so the end is reached with
-    the last record before it, with any at or behind it, or with the end of the partition.
+    The client does not show aborted records, transaction markers, and records that compaction removed. So the end is
+    reached with the last record before it, with any record at or behind it, or with the end of the partition.
     """
     errors: list[Any] = list(map(_ERROR, messages))
     if any(errors):
@@ -234,30 +317,30 @@ def _sorted_out(
             if error is None:
                 continue
             if error.code() == _END:
-                reader.upto = max(reader.upto, message.offset())
-            elif error.code() not in _PASSING:
-                raise _trouble(error, at)
+                consumer.end = max(consumer.end, message.offset())
+            elif error.code() not in _IGNORED:
+                raise _reading_error(error, at)
         messages = [message for message, error in zip(messages, errors, strict=True) if error is None]
     if messages and messages[-1].offset() >= end - 1:
-        upto = bisect_left(messages, end, key=_OFFSET)
-        return messages[:upto], messages[upto:]
-    return messages, [] if reader.upto >= end else None
+        split = bisect_left(messages, end, key=_OFFSET)
+        return messages[:split], messages[split:]
+    return messages, [] if consumer.end >= end else None
 
 
-def _trouble(error: Any, at: TopicPartition) -> Exception:
-    found = translated(error, f"reading {at}")
+def _reading_error(error: Any, at: TopicPartition) -> Exception:
+    found = translate_error(error, f"reading {at}")
     if isinstance(found, OffsetOutOfRangeError):
         return OffsetOutOfRangeError(f"{at} lost records while it was read: retention removed them ({error})", at=at)
     return found
 
 
-def _chunk(messages: list[Any]) -> Chunk:
-    # Asking each message is a third of the time that a record takes; `map` does it without a frame for every one.
-    times: list[int] = [at for _, at in map(_TIMESTAMP, messages)]
+def _make_chunk(messages: list[Any]) -> Chunk:
+    # Reading the fields of messages is a third of the time for a record; `map` does it without a frame for each.
+    times: list[int] = [time for _, time in map(_TIMESTAMP, messages)]
     if NO_TIME in times:
-        times = [0 if at == NO_TIME else at for at in times]
+        times = [0 if time == NO_TIME else time for time in times]
     found: list[Any] = list(map(_HEADERS, messages))
-    headers: list[Headers] | None = [tuple(some or ()) for some in found] if any(found) else None
+    headers: list[Headers] | None = [tuple(pairs or ()) for pairs in found] if any(found) else None
     keys: list[Any] = list(map(_KEY, messages))
     values: list[Any] = list(map(_VALUE, messages))
     offsets: list[int] = list(map(_OFFSET, messages))

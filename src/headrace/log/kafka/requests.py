@@ -1,6 +1,7 @@
-"""What Kafka answers when something is wrong, as errors that say what to do.
+"""Requests to a Kafka cluster: they are repeated until the timeout, and Kafka's errors become errors of a log.
 
-Questions to a Kafka cluster: waited for up to a limit, with a line in the log now and then.
+`ask` is for calls that wait, and `ask_all` for calls of the admin client, which return futures. While a request waits,
+the program's log says so every few seconds.
 """
 
 from __future__ import annotations
@@ -25,22 +26,22 @@ from headrace.errors import (
     UnknownGroupError,
     UnknownTopicError,
 )
-from headrace.log.kafka.clients import Clients, kafka
+from headrace.log.kafka.clients import AdminConnection, ClientSettings, kafka
 
 _code = kafka.KafkaError
-FENCED = {_code._FENCED, _code.INVALID_PRODUCER_EPOCH, _code.PRODUCER_FENCED}  # noqa: SLF001 - their public names
+FENCED = {_code._FENCED, _code.INVALID_PRODUCER_EPOCH, _code.PRODUCER_FENCED}  # noqa: SLF001 - public names
 NO_ANSWER = {
     _code._TRANSPORT, _code._ALL_BROKERS_DOWN, _code._TIMED_OUT, _code._RESOLVE,  # noqa: SLF001
     _code.BROKER_NOT_AVAILABLE, _code.NETWORK_EXCEPTION,
 }  # fmt: skip
-NEW = {_code._UNKNOWN_PARTITION, _code._UNKNOWN_TOPIC}  # noqa: SLF001 - to this client, if others know it
-MOVING = {  # a partition or a group is on its way from one broker to another
+NOT_IN_METADATA = {_code._UNKNOWN_PARTITION, _code._UNKNOWN_TOPIC}  # noqa: SLF001 - of this client; the cluster may know
+MOVING = {  # a partition or a group moves from one broker to another
     _code.NOT_LEADER_FOR_PARTITION, _code.LEADER_NOT_AVAILABLE, _code.NOT_COORDINATOR, _code.COORDINATOR_NOT_AVAILABLE,
     _code.COORDINATOR_LOAD_IN_PROGRESS, _code.REPLICA_NOT_AVAILABLE, _code.OFFSET_NOT_AVAILABLE,
     _code.UNKNOWN_LEADER_EPOCH, _code.FENCED_LEADER_EPOCH, _code.REQUEST_TIMED_OUT,
     _code._NOENT,  # noqa: SLF001 - no leader is known yet
 }  # fmt: skip
-PASSING = {  # another transaction may well succeed
+TRANSIENT = {  # another transaction may succeed
     *NO_ANSWER, *MOVING, _code._MSG_TIMED_OUT, _code.KAFKA_STORAGE_ERROR,  # noqa: SLF001
     _code.NOT_ENOUGH_REPLICAS, _code.NOT_ENOUGH_REPLICAS_AFTER_APPEND, _code.CONCURRENT_TRANSACTIONS,
     _code.OUT_OF_ORDER_SEQUENCE_NUMBER, _code.UNKNOWN_PRODUCER_ID, _code.INVALID_TXN_STATE,
@@ -70,16 +71,24 @@ _REFUSALS = {
     _code.SASL_AUTHENTICATION_FAILED: "the credentials are not accepted",
     _code._SSL: "no secure connection can be made",  # noqa: SLF001
 }
-REFUSED = set(_REFUSALS)  # waiting would not help
+REFUSED = set(_REFUSALS)  # these do not go away with time
+_RETRIED = frozenset({*NO_ANSWER, *MOVING})
+_FIRST_SLICE, _LONGEST_SLICE = 1.0, 5.0  # seconds
+_FIRST_WARNING, _BETWEEN_WARNINGS = 2.5, 5.0  # seconds
+_PAUSE = 0.1  # seconds between two attempts
+_MARGIN = 15.0  # seconds: the library crashes where the admin client gives up a request, so we give up before it
+_LOGGER = logging.getLogger("headrace.log.kafka")
+Answer = TypeVar("Answer")
+Name = TypeVar("Name")
 
 
 def code_of(error: BaseException) -> int:
-    """The code of an exception of the client."""
+    """Returns the error code of a `KafkaException`."""
     return error.args[0].code()
 
 
-def translated(error: Any, doing: str) -> StreamsError:
-    """What a `KafkaError` means, when it came while something was done."""
+def translate_error(error: Any, doing: str) -> StreamsError:
+    """Returns the error of a log for a `KafkaError`. `doing` says what failed."""
     code = error.code()
     if code in _REFUSALS:
         return LogUnavailableError(f"{doing} was refused: {_REFUSALS[code]} ({error.str()})")
@@ -89,98 +98,101 @@ def translated(error: Any, doing: str) -> StreamsError:
 
 
 @contextmanager
-def explained(doing: str) -> Generator[None]:
-    """What the client raises inside is raised as one of ours."""
+def translate_errors(doing: str) -> Generator[None]:
+    """Raises errors of the client library as errors of a log."""
     try:
         yield
     except kafka.KafkaException as error:
-        raise translated(error.args[0], doing) from error
+        raise translate_error(error.args[0], doing) from error
 
 
-_FIRST, _LONGEST = 1.0, 5.0  # seconds that one waits before one looks how things are
-_QUIET, _BETWEEN = 2.5, 5.0  # seconds until the first line, and between two
-_PAUSE = 0.1
-# Requests of the client for administration are given up by us before they are by the client: that is where it crashes.
-MARGIN = 15.0
-_LOGGER = logging.getLogger("headrace.log.kafka")
-Answer = TypeVar("Answer")
-Name = TypeVar("Name")
+class Deadline:
+    """The time that is left for an answer, in slices: first one second, then longer ones."""
 
-
-class Wait:
-    """The time that is left for an answer."""
-
-    def __init__(self, doing: str, servers: str, patience: float) -> None:
-        self._doing, self._servers, self._patience = doing, servers, patience
-        self._began, self._length = time.monotonic(), _FIRST
-        self._next = self._began + _QUIET
+    def __init__(self, doing: str, settings: ClientSettings) -> None:
+        self._doing, self._servers = doing, settings.servers
+        self._began, self._slice = time.monotonic(), _FIRST_SLICE
+        self._end = self._began + settings.timeout
+        self._next_warning = self._began + _FIRST_WARNING
 
     @property
     def left(self) -> float:
-        return self._began + self._patience - time.monotonic()
+        return self._end - time.monotonic()
 
-    def slice(self) -> float:
-        """How many seconds the next try may take."""
-        length, self._length = self._length, min(2 * self._length, _LONGEST)
+    def next_slice(self) -> float:
+        """Returns how many seconds the next attempt may take."""
+        length, self._slice = self._slice, min(2 * self._slice, _LONGEST_SLICE)
         return max(min(length, self.left), 0.01)
 
-    def tell(self) -> None:
-        """Says what is waited for, now and then."""
+    def warn_if_due(self) -> None:
+        """Writes to the program's log what is waited for, every few seconds."""
         now = time.monotonic()
-        if now < self._next:
+        if now < self._next_warning:
             return
-        self._next = now + _BETWEEN
+        self._next_warning = now + _BETWEEN_WARNINGS
         _LOGGER.warning(
             "%s got no answer from %s for %.0f s: waiting for %.0f s more, then giving up",
             self._doing, self._servers, now - self._began, max(self.left, 0),
         )  # fmt: skip
 
 
-def ask(clients: Clients, doing: str, question: Callable[[float], Answer]) -> Answer:
-    """The answer to a question that changes nothing; it is given the seconds that it may take."""
-    waiting = Wait(doing, clients.settings.servers, clients.settings.patience)
+def ask(admin: AdminConnection, doing: str, question: Callable[[float], Answer]) -> Answer:
+    """Repeats a call that changes nothing until there is an answer. The call gets the seconds that it may take."""
+    deadline = Deadline(doing, admin.settings)
     while True:
         try:
-            return question(waiting.slice())
+            return question(deadline.next_slice())
         except kafka.KafkaException as error:
-            if code_of(error) not in NO_ANSWER or waiting.left <= 0:
-                raise translated(error.args[0], doing) from error
-        _check(clients, doing)
-        waiting.tell()
-        time.sleep(max(min(waiting.left, _PAUSE), 0))
+            if code_of(error) not in NO_ANSWER or deadline.left <= 0:
+                raise translate_error(error.args[0], doing) from error
+        _raise_refusal(admin, doing)
+        deadline.warn_if_due()
+        time.sleep(max(min(deadline.left, _PAUSE), 0))
 
 
-def answers(
-    clients: Clients,
+def ask_all(
+    admin: AdminConnection,
     doing: str,
     question: Callable[[float], Mapping[Name, Future[Any]]],
-    again: Collection[int] = frozenset({*NO_ANSWER, *MOVING}),
+    retried: Collection[int] = _RETRIED,
 ) -> dict[Name, Future[Any]]:
-    """The same for questions of the client for administration, each with an answer of its own, good or bad.
-
-    After answers that are in `again` all is asked once more.
-    """
-    waiting = Wait(doing, clients.settings.servers, clients.settings.patience)
-    while True:
-        asked = dict(question(clients.settings.patience + MARGIN))
-        while wait(asked.values(), waiting.slice()).not_done:
-            _check(clients, doing)
-            if waiting.left <= 0:
-                raise translated(kafka.KafkaError(_TIMED_OUT), doing)
-            waiting.tell()
-        errors = [error for future in asked.values() if (error := future.exception()) is not None]
-        if waiting.left <= 0 or not any(
-            isinstance(error, kafka.KafkaException) and code_of(error) in again for error in errors
-        ):
-            return asked
-        time.sleep(_PAUSE)
+    """Repeats a call of the admin client until no answer is an error in `retried`. Returns the completed futures."""
+    return begin_asking(admin, doing, question, retried)()
 
 
-_TIMED_OUT = kafka.KafkaError._TIMED_OUT  # noqa: SLF001 - a public name
+def begin_asking(
+    admin: AdminConnection,
+    doing: str,
+    question: Callable[[float], Mapping[Name, Future[Any]]],
+    retried: Collection[int] = _RETRIED,
+) -> Callable[[], dict[Name, Future[Any]]]:
+    """Sends the request of `ask_all`. The returned function waits for the answers."""
+    timeout = admin.settings.timeout + _MARGIN
+    first = dict(question(timeout))
+
+    def answers() -> dict[Name, Future[Any]]:
+        deadline, asked = Deadline(doing, admin.settings), first
+        while True:
+            while wait(asked.values(), deadline.next_slice()).not_done:
+                _raise_refusal(admin, doing)
+                if deadline.left <= 0:
+                    raise translate_error(kafka.KafkaError(_code._TIMED_OUT), doing)  # noqa: SLF001 - a public name
+                deadline.warn_if_due()
+            if deadline.left <= 0 or not any(_is_retried(future, retried) for future in asked.values()):
+                return asked
+            time.sleep(_PAUSE)
+            asked = dict(question(timeout))
+
+    return answers
 
 
-def _check(clients: Clients, doing: str) -> None:
-    """Raises why nobody answers, where waiting would not help."""
-    found = clients.trouble()
+def _is_retried(future: Future[Any], retried: Collection[int]) -> bool:
+    error = future.exception()
+    return error is not None and isinstance(error, kafka.KafkaException) and code_of(error) in retried
+
+
+def _raise_refusal(admin: AdminConnection, doing: str) -> None:
+    """Raises the error of the connection if waiting would not help."""
+    found = admin.poll_error()
     if found is not None and found.code() in REFUSED:
-        raise translated(found, doing)
+        raise translate_error(found, doing)
