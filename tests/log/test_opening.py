@@ -11,9 +11,8 @@ import pytest
 
 from headrace.errors import ConfigError, LogBusyError, LogCorruptedError, LogUnavailableError
 from headrace.log import open_log
-from headrace.log.embedded.database import Database
+from headrace.log.embedded.database import Database, WriterLock
 from headrace.log.embedded.file_log import FileLog
-from headrace.log.embedded.writer_lock import WriterLock
 from headrace.log.protocol import Records
 from headrace.model.clock import ManualClock
 from tests.log.harness import NOW, A, file_log, records, values

@@ -28,20 +28,20 @@ Taken = tuple[TopicPartition, LogRow]
 
 
 class Fetcher:
-    """Takes records from partitions in turn; `positions` are the offsets that come next."""
+    """Reads partitions in turn. `positions` has the next offset of each partition."""
 
     def __init__(self, log: Log, reset: Reset) -> None:
         self._log, self._reset = log, reset
         self.positions: dict[TopicPartition, int] = {}
-        self._open: dict[TopicPartition, tuple[Iterator[LogRow], int]] = {}  # records, and the offset they go up to
+        self._open: dict[TopicPartition, tuple[Iterator[LogRow], int]] = {}  # rows, and the end of their range
         self._turn = 0
 
     def add(self, partitions: Iterable[TopicPartition], committed: Mapping[TopicPartition, int]) -> None:
-        """Starts to read partitions, where somebody stopped, or where the policy says."""
-        fresh = [at for at in partitions if at not in committed]
-        extents = self._extents(fresh)
+        """Starts to read partitions at their committed offsets, or where `auto_offset_reset` says."""
+        new = [at for at in partitions if at not in committed]
+        extents = self._extents(new)
         self.positions.update({at: committed[at] for at in partitions if at in committed})
-        self.positions.update({at: self._by_policy(at, extents[at]) for at in fresh})
+        self.positions.update({at: self._reset_position(at, extents[at]) for at in new})
 
     def drop(self, partitions: Iterable[TopicPartition]) -> None:
         for at in partitions:
@@ -52,14 +52,14 @@ class Fetcher:
         self._open.pop(at, None)
         self.positions[at] = offset
 
-    def rewind(self, untaken: Iterable[Taken]) -> None:
-        """Gives records back, the first ones of each partition last."""
-        for at, row in untaken:
+    def rewind(self, records: Iterable[Taken]) -> None:
+        """Returns to the first of some records that were taken, in each partition."""
+        for at, row in records:
             if row[0] < self.positions[at]:
                 self.move(at, row[0])
 
     def take(self, limit: int) -> list[Taken]:
-        """Some records, at most `limit`, of whatever partitions have some."""
+        """Returns up to `limit` records. Each call begins with another partition."""
         self._open_more()
         order = sorted(self._open)
         self._turn += 1
@@ -71,7 +71,7 @@ class Fetcher:
             except StreamsError:
                 if not taken:
                     raise
-                break  # what was taken counts; the next look meets the trouble again, if it is still there
+                break  # return what was taken; the next call raises the error, if it remains
         return taken
 
     def _take_from(self, at: TopicPartition, limit: int) -> list[Taken]:
@@ -81,7 +81,7 @@ class Fetcher:
             for row in islice(rows, limit):
                 taken.append((at, row))
                 self.positions[at] = row[0] + 1
-        except OffsetOutOfRangeError:  # removed while it was read: the next look decides where to go on
+        except OffsetOutOfRangeError:  # removed while it was read: the next call resets the position
             del self._open[at]
             return taken
         except StreamsError:
@@ -89,7 +89,7 @@ class Fetcher:
             if not taken:
                 raise
             return taken
-        if len(taken) < limit:  # what follows the last record up to the end was compacted away
+        if len(taken) < limit:  # compaction removed everything between the last record and the end
             del self._open[at]
             self.positions[at] = end
         return taken
@@ -98,10 +98,10 @@ class Fetcher:
         idle = [at for at in self.positions if at not in self._open]
         for at, extent in self._extents(idle).items():
             if not extent.earliest <= self.positions[at] <= extent.end:
-                self.positions[at] = self._by_policy(at, extent)
+                self.positions[at] = self._reset_position(at, extent)
             start = self.positions[at]
             if start < extent.end:
-                with suppress(OffsetOutOfRangeError):  # removed since: the next look decides where to go on
+                with suppress(OffsetOutOfRangeError):  # removed since: the next call resets the position
                     chunks = self._log.read(at, start, extent.end)
                     self._open[at] = ((row for chunk in chunks for row in chunk.rows()), extent.end)
 
@@ -110,7 +110,7 @@ class Fetcher:
         extents = self._log.extents(sorted({at.topic for at in wanted}))
         return {at: extent for at, extent in extents.items() if at in wanted}
 
-    def _by_policy(self, at: TopicPartition, extent: Extent) -> int:
+    def _reset_position(self, at: TopicPartition, extent: Extent) -> int:
         if self._reset == "none":
             is_known = at in self.positions
             where = f"{self.positions[at]}, which is not there" if is_known else "nowhere: nothing is committed"
@@ -123,11 +123,11 @@ class Fetcher:
 
 
 Partitions = frozenset[TopicPartition]
-_LOOK_AROUND = 1000  # ms, at most, between two looks at who else is in the group
+_REBALANCE_INTERVAL = 1000  # ms, at most, between two calls that renew the membership
 
 
 class ConsumerRecord(NamedTuple):
-    """A record and where it was."""
+    """A record, with its topic, partition and offset."""
 
     topic: str
     partition: int
@@ -139,10 +139,11 @@ class ConsumerRecord(NamedTuple):
 
 
 class Consumer:
-    """Reads topics; members of a group share their partitions, and go on where a dead member has committed last.
+    """Reads topics, alone or as a member of a group.
 
-    A member is believed to be alive for `session_timeout` ms after each `poll`. With `auto_commit`, what earlier polls
-    returned is committed every `auto_commit_interval` ms, when partitions are given up, and by `close`.
+    The members of a group share the partitions, and continue where a dead member has committed last. A member counts
+    as alive for `session_timeout` ms after each `poll`. With `auto_commit`, the records of earlier polls are committed
+    every `auto_commit_interval` ms, when partitions are given up, and by `close`.
 
     >>> import tempfile
     >>> from headrace.log.embedded.file_log import FileLog
@@ -181,15 +182,15 @@ class Consumer:
         self._log, self._owns_log = resolve_log(log, config)
         self._group, self._member = group, f"consumer-{uuid4().hex[:16]}"
         self._decode = (key_serde.decode, value_serde.decode)
-        self._commits_itself = auto_commit and group is not None
+        self._auto_commits = auto_commit and group is not None
         self._interval = milliseconds(auto_commit_interval, "auto_commit_interval")
         self._limit, self._idle_timeout = max_poll_records, idle_timeout
         self._lease = milliseconds(session_timeout, "session_timeout", at_least=1)
         self._clock = clock or SystemClock()
         self._fetcher = Fetcher(self._log, auto_offset_reset)
         self._topics: tuple[str, ...] = ()
-        self._on_assign = self._on_revoke = _nothing
-        self._look_at = self._commit_at = 0  # the times of the next look around and of the next commit
+        self._on_assign = self._on_revoke = _ignore
+        self._rebalance_at = self._commit_at = 0  # times
 
     # ---------------------------------------------------------------------------------------------- what to read
     def subscribe(
@@ -198,17 +199,20 @@ class Consumer:
         on_assign: Callable[[Partitions], object] | None = None,
         on_revoke: Callable[[Partitions], object] | None = None,
     ) -> None:
-        """Reads whole topics, or the member's share of them; `on_…` are told of partitions that come and go."""
+        """Reads whole topics, or as a member of a group the assigned partitions.
+
+        `on_assign` and `on_revoke` are called with partitions that the member gets and gives up.
+        """
         for topic in topics:
             self._log.topic(topic)
         if not topics:
             self._leave()
             self._fetcher.drop(self.assignment)
-        self._topics, self._look_at = topics, 0
-        self._on_assign, self._on_revoke = on_assign or _nothing, on_revoke or _nothing
+        self._topics, self._rebalance_at = topics, 0
+        self._on_assign, self._on_revoke = on_assign or _ignore, on_revoke or _ignore
 
     def assign(self, *partitions: TopicPartition) -> None:
-        """Reads these partitions, whoever else does."""
+        """Reads these partitions, without the assignment of a group."""
         self._leave()
         self._topics = ()
         self._fetcher.drop(self.assignment)
@@ -220,25 +224,25 @@ class Consumer:
 
     # --------------------------------------------------------------------------------------------------- reading
     def poll(self, timeout: int | timedelta = 0) -> list[ConsumerRecord]:
-        """The next records; waits up to `timeout` ms for the first."""
+        """Returns the next records. Waits up to `timeout` ms for the first."""
         deadline = self._clock.now() + milliseconds(timeout, "the timeout")
         while True:
             self._commit_if_due()
-            self._look_around()
+            self._rebalance()
             records = self._decoded(self._fetcher.take(self._limit))
             now = self._clock.now()
             if records or now >= deadline:
                 return records
-            until = min(deadline, self._look_at) if self._topics else deadline
+            until = min(deadline, self._rebalance_at) if self._topics else deadline
             self._log.wait(self._fetcher.positions, max(until - now, 1))
 
     def __iter__(self) -> Iterator[ConsumerRecord]:
-        """Record by record; what a loop did not get to is not lost if it ends early."""
-        step = _LOOK_AROUND if self._idle_timeout is None else milliseconds(self._idle_timeout, "idle_timeout")
+        """Iterates over the records. If a loop ends early, the next poll returns what it did not read."""
+        step = _REBALANCE_INTERVAL if self._idle_timeout is None else milliseconds(self._idle_timeout, "idle_timeout")
         while (records := self.poll(step)) or self._idle_timeout is None:
-            yield from self._one_by_one(records)
+            yield from self._iterate(records)
 
-    def _one_by_one(self, records: list[ConsumerRecord]) -> Generator[ConsumerRecord]:
+    def _iterate(self, records: list[ConsumerRecord]) -> Generator[ConsumerRecord]:
         done = 0
         try:
             for record in records:
@@ -249,7 +253,7 @@ class Consumer:
                 self.seek(TopicPartition(record.topic, record.partition), record.offset)
 
     def _decoded(self, taken: list[Taken]) -> list[ConsumerRecord]:
-        """Records up to the first that cannot be decoded; that one raises when it comes first."""
+        """Decodes records up to the first that fails. The next poll begins with that one, and raises."""
         decode_key, decode_value = self._decode
         records: list[ConsumerRecord] = []
         for i, (at, (offset, key, value, timestamp, headers)) in enumerate(taken):
@@ -269,29 +273,29 @@ class Consumer:
 
     # ------------------------------------------------------------------------------------------------- positions
     def position(self, at: TopicPartition) -> int:
-        """The offset of the record that comes next."""
+        """Returns the offset of the next record."""
         self._check_assigned(at)
         return self._fetcher.positions[at]
 
     def seek(self, at: TopicPartition, offset: int) -> None:
-        """Goes on at an offset."""
+        """Continues at an offset."""
         self._check_assigned(at)
         if offset < 0:
             raise ValueError(f"an offset is 0 or more, not {offset}")
         self._fetcher.move(at, offset)
 
     def seek_to_beginning(self, *partitions: TopicPartition) -> None:
-        """Goes back to the earliest records, of all partitions if none are named."""
+        """Continues at the earliest records, in all partitions if none are given."""
         for at, extent in self._extents(partitions).items():
             self._fetcher.move(at, extent.earliest)
 
     def seek_to_end(self, *partitions: TopicPartition) -> None:
-        """Skips all that is there, in all partitions if none are named."""
+        """Continues at the end, in all partitions if none are given."""
         for at, extent in self._extents(partitions).items():
             self._fetcher.move(at, extent.end)
 
     def _extents(self, partitions: tuple[TopicPartition, ...]) -> Mapping[TopicPartition, Any]:
-        self._look_around()
+        self._rebalance()
         for at in partitions:
             self._check_assigned(at)
         wanted = set(partitions or self.assignment)
@@ -300,14 +304,14 @@ class Consumer:
 
     def _check_assigned(self, at: TopicPartition) -> None:
         if at not in self._fetcher.positions:
-            self._look_around()
+            self._rebalance()
         if at not in self._fetcher.positions:
             has = ", ".join(map(str, sorted(self.assignment))) or "none"
             raise ValueError(f"{at} is not assigned to this consumer (it has: {has}): assign or subscribe, then poll")
 
     # ------------------------------------------------------------------------------------------------- committing
     def commit(self, offsets: Mapping[TopicPartition, int] | None = None) -> None:
-        """Lets the group go on after what was polled, or at some offsets."""
+        """Commits the positions after the last poll, or the given offsets."""
         if self._group is None:
             raise ValueError("this consumer has no group to commit for: Consumer(log, group=...)")
         self._log.commit(
@@ -317,54 +321,54 @@ class Consumer:
         )
 
     def committed(self, at: TopicPartition) -> int | None:
-        """Where the group goes on in a partition."""
+        """Returns the committed offset of a partition; None if there is none."""
         return self._log.committed(self._group).get(at) if self._group else None
 
     def _commit_if_due(self) -> None:
         now = self._clock.now()
-        if self._commits_itself and now >= self._commit_at:
+        if self._auto_commits and now >= self._commit_at:
             self._commit_at = now + self._interval
-            self._commit_quietly(self.assignment)
+            self._auto_commit(self.assignment)
 
-    def _commit_quietly(self, partitions: Partitions) -> None:
-        """If somebody else has a partition by now, the look around tells."""
+    def _auto_commit(self, partitions: Partitions) -> None:
+        """Commits positions. A partition that another member has by now is found out by the next rebalance."""
         positions = {at: self._fetcher.positions[at] for at in partitions}
         if positions:
             with suppress(ProducerFencedError):
                 self.commit(positions)
 
     # -------------------------------------------------------------------------------------------------- the group
-    def _look_around(self) -> None:
-        """Stays a member, gives up what others are to read, and takes what is free."""
+    def _rebalance(self) -> None:
+        """Renews the membership when it is due, gives up the partitions of others, and starts to read new ones."""
         now = self._clock.now()
-        if not self._topics or now < self._look_at:
+        if not self._topics or now < self._rebalance_at:
             return
-        self._look_at = now + min(self._lease // 3, _LOOK_AROUND)
+        self._rebalance_at = now + min(self._lease // 3, _REBALANCE_INTERVAL)
         held = self.assignment
-        allowed = self._allowed(held)
+        allowed = self._join(held)
         if lost := held - allowed:
             self._on_revoke(lost)
-            if self._commits_itself:
-                self._commit_quietly(lost)
+            if self._auto_commits:
+                self._auto_commit(lost)
             self._fetcher.drop(lost)
-            allowed = self._allowed(self.assignment)
+            allowed = self._join(self.assignment)
         if gained := allowed - held:
             self._fetcher.add(gained, self._log.committed(self._group) if self._group else {})
             self._on_assign(gained)
 
-    def _allowed(self, held: Partitions) -> Partitions:
+    def _join(self, held: Partitions) -> Partitions:
         if self._group is None:
             return frozenset(self._log.extents(self._topics))
         return self._log.join(self._group, self._member, self._topics, held, self._lease).partitions
 
     def _leave(self) -> None:
         if self._group is not None and self._topics:
-            if self._commits_itself:
-                self._commit_quietly(self.assignment)
+            if self._auto_commits:
+                self._auto_commit(self.assignment)
             self._log.leave(self._group, self._member)
 
     def close(self) -> None:
-        """Commits, if it does that by itself, and leaves its partitions to the others."""
+        """Commits with `auto_commit`, and leaves the group."""
         self._leave()
         self._topics = ()
         self._fetcher.drop(self.assignment)
@@ -380,5 +384,5 @@ class Consumer:
         self.close()
 
 
-def _nothing(_: Partitions) -> None:
+def _ignore(_: Partitions) -> None:
     pass

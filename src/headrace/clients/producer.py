@@ -28,12 +28,12 @@ from headrace.serde.protocol import Serde
 
 
 class Batch:
-    """Records for one partition that are appended together; `hurry` asks that this be soon."""
+    """Records for one partition that are appended together. `send_now` ends the linger time."""
 
-    def __init__(self, at: TopicPartition, hurry: Callable[[], None]) -> None:
-        self.at, self.hurry = at, hurry
+    def __init__(self, at: TopicPartition, send_now: Callable[[], None]) -> None:
+        self.at, self.send_now = at, send_now
         self.error: BaseException | None = None
-        self.was_told = False  # whether somebody has seen the error
+        self.was_reported = False  # whether a caller has got the error
         self._keys: list[bytes | None] = []
         self._values: list[bytes | None] = []
         self._timestamps: list[int] = []
@@ -65,20 +65,20 @@ class Batch:
         return self._stored.is_set()
 
     def base(self, timeout: int | timedelta | None) -> int:
-        """The offset of the first record, once it is stored."""
+        """Waits until the batch is stored, and returns the offset of its first record."""
         if not self._stored.is_set():
-            self.hurry()
+            self.send_now()
             seconds = None if timeout is None else milliseconds(timeout, "the timeout") / 1000
             if not self._stored.wait(seconds):
                 raise LogBusyError(f"a record for {self.at} was not stored within {timeout} ms; it may still be")
         if self.error is not None:
-            self.was_told = True
+            self.was_reported = True
             raise self.error
         return self._base
 
 
 class Delivery:
-    """What becomes of a record that was sent."""
+    """The outcome of a `send`."""
 
     __slots__ = ("_batch", "_index")
 
@@ -89,17 +89,17 @@ class Delivery:
         return self._batch.is_done()
 
     def result(self, timeout: int | timedelta | None = None) -> RecordMetadata:
-        """Waits until the record is stored, and says where; raises if it could not be."""
+        """Waits until the record is stored, and returns its topic, partition and offset. Raises if that failed."""
         return RecordMetadata(*self._batch.at, self._batch.base(timeout) + self._index)
 
     def exception(self, timeout: int | timedelta | None = None) -> BaseException | None:
-        """Waits until it is known what became of the record."""
+        """Waits until the record is stored or has failed, and returns the error or None."""
         try:
             self._batch.base(timeout)
         except LogBusyError:
             if not self._batch.is_done():
                 raise
-        except BaseException:  # noqa: BLE001, S110 - it is the answer
+        except BaseException:  # noqa: BLE001, S110 - the result is the error itself
             pass
         return self._batch.error
 
@@ -108,14 +108,14 @@ class Delivery:
         return self.result().offset
 
 
-# (topic, key, value, number of partitions) -> partition; None: Kafka's way
+# (topic, key, value, number of partitions) -> partition; None: by the hash of the key, as Kafka does
 Partitioner = Callable[[str, Any, Any, int], int | None]
 _RETRIES = 5
-_OVERHEAD = 16  # bytes that a record takes, however small
+_OVERHEAD = 16  # bytes that a record takes beside key, value and headers
 
 
 class Target(NamedTuple):
-    """What is to be known of a topic to send to it."""
+    """What the producer must know of a topic."""
 
     partitions: int
     longest_record: int
@@ -123,10 +123,10 @@ class Target(NamedTuple):
 
 
 class Producer:
-    """Sends records; they are collected for `linger` ms or `batch_size` bytes and appended together, each once.
+    """Sends records. They are collected for `linger` ms or up to `batch_size` bytes, and appended together, each once.
 
-    A thread does it, which lives only as long as there is something to send: what was sent is stored even if the
-    program ends without `flush`.
+    A thread appends them. It ends when nothing is left to send, so records are stored even if the program ends without
+    `flush`.
 
     >>> import tempfile
     >>> from headrace.clients.admin import Admin
@@ -159,12 +159,12 @@ class Producer:
         self._clock = clock or SystemClock()
         self._lock = threading.Condition()
         self._pending: dict[TopicPartition, Batch] = {}
-        self._due, self._size, self._urgent = 0.0, 0, False  # of what is pending
+        self._due, self._size, self._urgent = 0.0, 0, False
         self._sending: list[Batch] = []
         self._failed: list[Batch] = []
         self._sender: threading.Thread | None = None
         self._targets: dict[str, Target] = {}
-        self._keyless: dict[str, int] = {}  # the partition for records without a key, until the next batch
+        self._keyless: dict[str, int] = {}  # batches by topic; chooses the partition for records without a key
         self._sequence: ProducerSequence | None = None
 
     # --------------------------------------------------------------------------------------------------- sending
@@ -181,7 +181,7 @@ class Producer:
         headers: Iterable[tuple[str, bytes | None]] = (),
         partitioner: Partitioner | None = None,
     ) -> Delivery:
-        """Sends a record; without a partition the partitioner chooses, else the hash of the key, else the producer."""
+        """Sends a record. Without `partition` the partitioner decides, else the hash of the key, else the producer."""
         target = self._targets.get(topic) or self._target(topic)
         raw_key = _encoded(key_serde or self._key_serde, key, topic, "key")
         raw_value = _encoded(value_serde or self._value_serde, value, topic, "value")
@@ -202,20 +202,20 @@ class Producer:
                 raise UnknownTopicError(
                     f"the topic {topic!r} has no partition {at.partition}: it has {target.partitions}"
                 )
-            delivery = self._room_in(at).add(raw_key, raw_value, time_of, pairs)
+            delivery = self._batch_for(at).add(raw_key, raw_value, time_of, pairs)
             self._size += length + _OVERHEAD
-            self._see_to_sending()
+            self._wake_sender()
         return delivery
 
     def flush(self) -> None:
-        """Waits until everything is stored; raises if something could not be, and nobody was told."""
+        """Waits until everything is stored. Raises the error of a record, unless its `Delivery` has raised it."""
         with self._lock:
-            self._hurry()
+            self._send_now()
             while self._pending or self._sending:
                 self._lock.wait()
-            untold = [batch for batch in self._failed if not batch.was_told]
+            unreported = [batch for batch in self._failed if not batch.was_reported]
             self._failed.clear()
-        for batch in untold:
+        for batch in unreported:
             batch.base(0)
 
     def close(self) -> None:
@@ -240,7 +240,7 @@ class Producer:
             if error is None:
                 raise
 
-    # ------------------------------------------------------------------------------------------- where it goes to
+    # ------------------------------------------------------------------------------------------------ partitions
     def _target(self, topic: str) -> Target:
         found = self._log.topic(topic)
         config = found.config
@@ -249,27 +249,27 @@ class Producer:
         return target
 
     def _keyless_partition(self, topic: str, target: Target) -> int:
-        """All records without a key go to one partition until a batch is sent: fewer, larger chunks."""
+        """Returns the partition for records without a key. It changes with every batch, which keeps chunks large."""
         return self._keyless.setdefault(topic, 0) % target.partitions
 
-    def _room_in(self, at: TopicPartition) -> Batch:
+    def _batch_for(self, at: TopicPartition) -> Batch:
         while self._size >= self._buffer_size:
-            self._hurry()
+            self._send_now()
             self._lock.wait()
         batch = self._pending.get(at)
         if batch is None:
             if not self._pending:
                 self._due = time.monotonic() + self._linger
-            batch = self._pending[at] = Batch(at, self._hurry)
+            batch = self._pending[at] = Batch(at, self._send_now)
         return batch
 
-    # ------------------------------------------------------------------------------------------------ in the thread
-    def _hurry(self) -> None:
+    # ---------------------------------------------------------------------------------------------------- thread
+    def _send_now(self) -> None:
         with self._lock:
             self._urgent = bool(self._pending)
             self._lock.notify_all()
 
-    def _see_to_sending(self) -> None:
+    def _wake_sender(self) -> None:
         if self._sender is None:
             self._sender = threading.Thread(target=self._run, name="headrace-producer")
             self._sender.start()
@@ -277,7 +277,7 @@ class Producer:
             self._lock.notify_all()
 
     def _run(self) -> None:
-        """Sends what is pending, as long as there is something."""
+        """Appends pending batches until none is left."""
         while True:
             with self._lock:
                 while self._pending and not self._urgent and self._size < self._batch_size:
@@ -301,9 +301,9 @@ class Producer:
 
     def _append(self, batches: list[Batch]) -> None:
         try:
-            offsets = self._stored([(batch.at, batch.records()) for batch in batches])
-        except BaseException as error:  # noqa: BLE001 - whoever sent the records is told
-            if len(batches) > 1:  # which of them is it?
+            offsets = self._append_once([(batch.at, batch.records()) for batch in batches])
+        except BaseException as error:  # noqa: BLE001 - `Delivery` raises it
+            if len(batches) > 1:  # append them one by one, so that only the bad one fails
                 for batch in batches:
                     self._append([batch])
             else:
@@ -313,8 +313,8 @@ class Producer:
             for batch, offset in zip(batches, offsets, strict=True):
                 batch.succeed(offset)
 
-    def _stored(self, items: list[Item]) -> list[int]:
-        """Appends once, however often it must be tried."""
+    def _append_once(self, items: list[Item]) -> list[int]:
+        """Appends items. An append that is repeated is stored once."""
         for attempt in range(_RETRIES):
             sequence = self._sequence or ProducerSequence(self._log.new_producer(), 0)
             try:
@@ -322,10 +322,11 @@ class Producer:
             except BaseException as error:
                 is_first, is_last = attempt == 0, attempt == _RETRIES - 1
                 if isinstance(error, StreamsError) and error.retriable and not is_last:
-                    self._sequence = sequence  # the same again: the log knows whether it has stored it
+                    self._sequence = sequence  # repeat with the same number: the log knows whether it has stored it
                     continue
                 self._sequence = None
-                if not (isinstance(error, ProducerFencedError) and is_first):  # idle for too long, so there is a new id
+                # After a long time without appends the log does not know the producer: the next attempt gets a new id.
+                if not (isinstance(error, ProducerFencedError) and is_first):
                     raise
             else:
                 self._sequence = ProducerSequence(sequence.producer_id, sequence.number + 1)

@@ -2,6 +2,9 @@
 
 `prepare` packs items and writes large chunks to files before the transaction. `store_appends` runs inside it. Small
 appends that share a transaction also share a chunk.
+
+The last append of each producer has a row, which tells a repeated append. So has the last batch that was delivered for
+an application, its delivery marker; `FileLog.deliver` writes it in the transaction of the outputs.
 """
 
 from __future__ import annotations
@@ -184,3 +187,22 @@ def find_stored_append(connection: sqlite3.Connection, sequence: ProducerSequenc
 def delete_idle_producers(connection: sqlite3.Connection, before: int) -> None:
     """Deletes producers that appended nothing since a time."""
     connection.execute("DELETE FROM producers WHERE used < ?", (before,))
+
+
+# --------------------------------------------------------------------------------------------------------- markers
+def read_marker(connection: sqlite3.Connection, application: str) -> int:
+    """Returns the number of the last batch that was delivered for an application, or -1."""
+    row = connection.execute("SELECT number, seal FROM markers WHERE application = ?", (application,)).fetchone()
+    if row is None:
+        return -1
+    if row[1] != row_checksum(application, row[0]):
+        raise damaged_row(f"the row of the last delivery of {application!r}")
+    return row[0]
+
+
+def put_marker(connection: sqlite3.Connection, application: str, number: int | None) -> None:
+    """Sets the marker; None removes it."""
+    connection.execute("DELETE FROM markers WHERE application = ?", (application,))
+    if number is not None:
+        row = (application, number)
+        connection.execute("INSERT INTO markers VALUES (?, ?, ?)", (*row, row_checksum(*row)))

@@ -151,6 +151,13 @@ def create_partitions(connection: sqlite3.Connection, before: TopicEntry | None,
             put_partition(connection, row._replace(cleaned=row.earliest))
 
 
+def truncate_partition(connection: sqlite3.Connection, row: PartitionRow, before: int) -> int:
+    """Moves the earliest offset of a partition forward. Returns the earliest offset."""
+    earliest = max(row.earliest, before)
+    put_partition(connection, row._replace(earliest=earliest, cleaned=max(row.cleaned, earliest)))
+    return earliest
+
+
 def delete_partitions(connection: sqlite3.Connection, entry: TopicEntry) -> None:
     """Deletes the rows of all partitions of a topic. The cleaner deletes their chunks."""
     connection.execute("DELETE FROM partitions WHERE topic = ?", (entry.number,))

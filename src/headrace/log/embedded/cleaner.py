@@ -1,5 +1,6 @@
-"""The cleaner: runs retention and compaction, and removes what crashes left behind.
+"""The cleaner: deletes expired records (retention), runs compaction, and removes what crashes left behind.
 
+Expiry only moves the earliest offset of a partition. Afterwards the chunks before it are deleted.
 `FileLog` starts it in the background, at most once a minute, while records are appended. `FileLog.clean` runs it now.
 """
 
@@ -12,16 +13,21 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from headrace.errors import OffsetOutOfRangeError, StreamsError, UnknownTopicError
-from headrace.log.embedded import chunks, retention
+from headrace.log.embedded import chunks
 from headrace.log.embedded.append import delete_idle_producers
+from headrace.log.embedded.chunks import ChunkFiles, PartitionRow
 from headrace.log.embedded.compaction import Compactor
+from headrace.log.embedded.database import WriterLock
 from headrace.log.embedded.group_commit import GroupCommit
 from headrace.log.embedded.reader import ChunkReader
 from headrace.log.embedded.schema import put_meta, read_meta
-from headrace.log.embedded.writer_lock import WriterLock
+from headrace.log.embedded.topics import TopicEntry
+from headrace.log.topic_config import TopicConfig
 
 _IDLE_PRODUCER_MS = 86_400_000  # after which a producer is forgotten, and its last append cannot be repeated
 _MAX_CHUNKS = 200  # that one transaction deletes, so that writers do not wait long
+_MAX_PAGES = 2000  # that one transaction returns to the file system
+ABANDONED_AFTER = 600.0  # seconds after which a file that no row refers to was left behind by a crash
 _log = logging.getLogger(__name__)
 
 
@@ -99,19 +105,19 @@ class LogCleaner:
                     )
                 )
         self.delete_unreadable_chunks()
-        retention.remove_abandoned_files(self._commits, self._files, now / 1000)
+        remove_abandoned_files(self._commits, self._files, now / 1000)
         self._commits.run(lambda connection: delete_idle_producers(connection, now - _IDLE_PRODUCER_MS))
-        while not self._is_stopped and self._commits.run(retention.shrink_database):
+        while not self._is_stopped and self._commits.run(shrink_database):
             pass
         self._commits.run(lambda connection: put_meta(connection, "cleaned", now, b""))
 
     def _expire(self, name: str, now: int) -> None:
         def find(connection: sqlite3.Connection) -> list[tuple[chunks.PartitionRow, int]]:
-            return retention.find_expired(connection, self._database.catalog(connection).topic(name), now)
+            return find_expired(connection, self._database.catalog(connection).topic(name), now)
 
         def write(connection: sqlite3.Connection) -> None:
             for row, earliest in find(connection):
-                retention.truncate(connection, row, earliest)
+                chunks.truncate_partition(connection, row, earliest)
 
         with self._database.reading() as connection:
             is_due = bool(find(connection))
@@ -125,3 +131,51 @@ class LogCleaner:
                 step()
             except (UnknownTopicError, OffsetOutOfRangeError):
                 _log.debug("a topic changed while it was cleaned", exc_info=True)
+
+
+# -------------------------------------------------------------------------------------------------------- retention
+def find_expired(connection: sqlite3.Connection, entry: TopicEntry, now: int) -> list[tuple[PartitionRow, int]]:
+    """Returns the partitions of a topic that have expired records, with their new earliest offsets."""
+    config = entry.parsed_config
+    if not config.deletes or (config.retention_ms < 0 and config.retention_bytes < 0):
+        return []
+    found = [(row, _new_earliest(connection, row, config, now)) for row in chunks.read_partitions(connection, entry)]
+    return [(row, earliest) for row, earliest in found if earliest > row.earliest]
+
+
+def _new_earliest(connection: sqlite3.Connection, row: PartitionRow, config: TopicConfig, now: int) -> int:
+    """Expires whole chunks, as Kafka expires segments: by the newest timestamp, or if enough bytes remain."""
+    size, earliest = 0, row.earliest
+    if config.retention_bytes >= 0:
+        size = sum(chunk.size for chunk in chunks.read_chunks(connection, *row[:2], row.earliest))
+    for chunk in chunks.read_chunks(connection, *row[:2], row.earliest):
+        is_old = 0 <= config.retention_ms < now - chunk.last_time
+        is_surplus = 0 <= config.retention_bytes <= size - chunk.size
+        if not (is_old or is_surplus):
+            break
+        size, earliest = size - chunk.size, chunk.end
+    return earliest
+
+
+def shrink_database(connection: sqlite3.Connection) -> bool:
+    """Returns some free pages to the file system; True if there may be more.
+
+    A quarter of the pages stays free, because the log will need them again soon.
+    """
+    (free,) = connection.execute("PRAGMA freelist_count").fetchone()
+    (pages,) = connection.execute("PRAGMA page_count").fetchone()
+    surplus = free - pages // 4
+    if surplus <= 0:
+        return False
+    for _ in range(min(surplus, _MAX_PAGES)):  # Python's sqlite3 ends the statement after the first page
+        connection.execute("PRAGMA incremental_vacuum(1)")
+    return surplus > _MAX_PAGES
+
+
+def remove_abandoned_files(commits: GroupCommit, files: ChunkFiles, now: float) -> None:
+    """Deletes files that no row refers to: their writer crashed or failed before its commit.
+
+    This runs in a write transaction, so that a late writer finds its file missing before it commits, and raises.
+    """
+    if candidates := files.written_before(now - ABANDONED_AFTER):
+        commits.run(lambda connection: files.remove(candidates - chunks.chunk_file_names(connection)))

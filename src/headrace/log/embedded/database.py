@@ -1,4 +1,4 @@
-"""The SQLite database of an embedded log: connections, transactions, and the meaning of SQLite's errors.
+"""The SQLite database of an embedded log: the writer lock, connections, transactions, and SQLite's errors.
 
 Reads are snapshots and never wait. Writes hold the writer lock. The file `acknowledged` has the number of the last
 durable commit that was reported to a caller:
@@ -12,12 +12,14 @@ opened.
 
 from __future__ import annotations
 
+import fcntl
 import logging
 import os
 import sqlite3
 import struct
 import threading
-from collections.abc import Generator
+import time
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from pathlib import Path
 from zlib import crc32
@@ -25,14 +27,70 @@ from zlib import crc32
 from headrace.errors import LogBusyError, LogCorruptedError, LogUnavailableError, StreamsError
 from headrace.log.embedded.schema import check_tables, create_tables, is_empty, put_meta, read_meta, read_meta_version
 from headrace.log.embedded.topics import EMPTY, Catalog, load_catalog
-from headrace.log.embedded.writer_lock import WriterLock
 
 TIMEOUT = 60.0  # seconds
 CHECKPOINT = 16 << 20  # bytes of the write-ahead file at which a commit checkpoints it
 PAGE = 4096
 _IDLE_CONNECTIONS = 8
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.0002, 0.002  # seconds between two attempts to lock
 _NUMBER, _CHECKSUM = struct.Struct("<Q"), struct.Struct("<I")
 _log = logging.getLogger(__name__)
+
+
+class WriterLock:
+    """One writer at a time, among threads and processes: a lock on a file, which the kernel releases at a crash.
+
+    SQLite has a lock of its own, but it polls in steps of up to 100 ms. Before version 3.51.3 SQLite also loses data
+    when a checkpoint and a commit that restarts the write-ahead file run at the same time
+    (sqlite.org/wal.html#walresetbug). Both run only under this lock.
+
+    A process must have one object for each file (`file_log` ensures it), because closing any descriptor of the file
+    releases the lock.
+    """
+
+    def __init__(self, path: Path, timeout: float = 60.0, pause: Callable[[float], None] = time.sleep) -> None:
+        self._path, self._timeout, self._pause = path, timeout, pause
+        self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        self._thread_lock = threading.Lock()
+
+    @contextmanager
+    def hold(self) -> Generator[None]:
+        """Waits for the lock and holds it; raises `LogBusyError` after the timeout."""
+        with self._thread_lock:
+            self._acquire()
+            try:
+                yield
+            finally:
+                fcntl.lockf(self._file, fcntl.LOCK_UN)
+
+    def try_acquire(self) -> bool:
+        """Takes the lock, until `close`, if no other process holds it."""
+        try:
+            # Not flock: a forked child would still hold it after its parent was killed.
+            fcntl.lockf(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except (BlockingIOError, PermissionError):
+            return False
+        return True
+
+    def close(self) -> None:
+        os.close(self._file)
+
+    def _acquire(self) -> None:
+        pause, waited = _FIRST_PAUSE, 0.0
+        while not self.try_acquire():
+            if waited > self._timeout:
+                raise self._timeout_error()
+            self._pause(pause)
+            waited += pause
+            pause = min(pause * 1.5, _LONGEST_PAUSE)
+        os.pwrite(self._file, b"%-10d" % os.getpid(), 0)
+
+    def _timeout_error(self) -> LogBusyError:
+        holder = os.pread(self._file, 10, 0).decode(errors="replace").strip() or "unknown"
+        return LogBusyError(
+            f"waited {self._timeout:g} s for the log in {self._path.parent}: process {holder} is writing to it, or "
+            "hangs. Try again, or look what that process does"
+        )
 
 
 class AckFile:

@@ -16,16 +16,14 @@ from pathlib import Path
 
 from headrace.errors import LogUnavailableError
 from headrace.log.base import BaseLog
-from headrace.log.embedded import chunks, consumer_groups, retention, topics
-from headrace.log.embedded.append import Append, new_producer, prepare, store_appends
+from headrace.log.embedded import chunks, consumer_groups, topics
+from headrace.log.embedded.append import Append, new_producer, prepare, put_marker, read_marker, store_appends
 from headrace.log.embedded.chunks import ChunkFiles
 from headrace.log.embedded.cleaner import LogCleaner
 from headrace.log.embedded.database import Database, unavailable
 from headrace.log.embedded.group_commit import GroupCommit
-from headrace.log.embedded.markers import put_marker, read_marker
-from headrace.log.embedded.reader import ChunkReader
+from headrace.log.embedded.reader import ChunkReader, find_damage
 from headrace.log.embedded.topics import Catalog
-from headrace.log.embedded.verify import find_damage
 from headrace.log.protocol import Chunk, Extent, Group, Item, Membership, ProducerSequence, Topic
 from headrace.log.validation import check_deletion, check_range, check_topic_ids, is_next_batch
 from headrace.model.clock import Clock
@@ -234,7 +232,7 @@ class FileLog(BaseLog[LogDirectory]):
             for at, offset in before.items():
                 row = chunks.read_partition(connection, catalog.topic_of(at).number, at.partition)
                 check_deletion(at, row.extent, offset)
-                earliest[at] = retention.truncate(connection, row, row.end if offset == -1 else offset)
+                earliest[at] = chunks.truncate_partition(connection, row, row.end if offset == -1 else offset)
             return earliest
 
         earliest = resources.commits.run(write)

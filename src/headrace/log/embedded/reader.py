@@ -1,4 +1,7 @@
-"""Reads chunks. It returns no record that does not match its checksum, and raises where chunks are missing."""
+"""Reads chunks, and checks them: a record that does not match its checksum, or a missing chunk, is an error.
+
+`find_damage` reads the whole log and returns everything that is not what was written.
+"""
 
 from __future__ import annotations
 
@@ -7,9 +10,10 @@ from bisect import bisect_left
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from headrace.errors import LogCorruptedError, StateCorruptedError
+from headrace.errors import LogCorruptedError, StateCorruptedError, StreamsError
 from headrace.log.chunk_format import read_checksum, unpack
-from headrace.log.embedded import chunks
+from headrace.log.embedded import chunks, consumer_groups
+from headrace.log.embedded.append import read_marker
 from headrace.log.embedded.chunks import ChunkFiles, ChunkRow, PartitionRow
 from headrace.log.embedded.database import Database
 from headrace.log.protocol import Chunk, Extent, Records
@@ -124,3 +128,56 @@ def damaged(at: TopicPartition, start: int, end: int, how: str, file: str) -> Lo
         f"directory from a copy, or give up all records of the partition up to it: delete_records({{{at!r}: {end}}})",
         at=at, offsets=range(start, end), file=file,
     )  # fmt: skip
+
+
+# ---------------------------------------------------------------------------------------------------------- verify
+def find_damage(reader: ChunkReader) -> list[str]:
+    """Returns a sentence for each damaged part of a log."""
+    try:
+        with reader.database.reading() as connection:
+            problems = [f"log.db: {text}" for (text,) in connection.execute("PRAGMA integrity_check") if text != "ok"]
+            topics = reader.database.catalog(connection).topics
+            problems += _verify_rows(connection)
+    except StreamsError as error:
+        return [str(error)]
+    for name, entry in topics.items():
+        for number in range(entry.partitions):
+            problems += _verify_partition(reader, TopicPartition(name, number))
+    return problems
+
+
+def _verify_rows(connection: sqlite3.Connection) -> Iterator[str]:
+    try:
+        consumer_groups.load_all(connection)
+        for (application,) in connection.execute("SELECT application FROM markers").fetchall():
+            read_marker(connection, application)
+    except LogCorruptedError as error:
+        yield str(error)
+
+
+def _verify_partition(reader: ChunkReader, at: TopicPartition) -> Iterator[str]:
+    """Reads every chunk of a partition by itself, so that each damaged one is reported."""
+    try:
+        extent = reader.extent(at)
+        with reader.database.reading() as connection:
+            entry = reader.database.catalog(connection).topic_of(at)
+            rows = list(chunks.read_chunks(connection, entry.number, at.partition, extent.earliest))
+    except StreamsError as error:
+        yield str(error)
+        return
+    position = extent.earliest
+    for row in rows:
+        if row.base > position:
+            yield from _verify_range(reader, at, position, row.base)
+        yield from _verify_range(reader, at, max(row.base, extent.earliest), min(row.end, extent.end))
+        position = row.end
+    if position < extent.end:
+        yield from _verify_range(reader, at, position, extent.end)
+
+
+def _verify_range(reader: ChunkReader, at: TopicPartition, start: int, end: int) -> Iterator[str]:
+    try:
+        for _ in reader.read(at, start, end):
+            pass
+    except LogCorruptedError as error:
+        yield str(error)

@@ -3,7 +3,7 @@
     DIR/log.db            the database, in WAL mode (log.db-wal, log.db-shm while it is open)
     DIR/chunks/*.chunk    packed chunks that are too large for the database, one in each file
     DIR/acknowledged      the number of the last commit that was acknowledged (database.AckFile)
-    DIR/lock              held by the writer (writer_lock.WriterLock)
+    DIR/lock              held by the writer (database.WriterLock)
     DIR/cleaning          held by the cleaner (cleaner.LogCleaner)
 
 | table      | a row for each | content |
