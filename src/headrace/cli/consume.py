@@ -7,7 +7,6 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import closing
 from itertools import chain
 from types import FrameType
 from typing import Annotated, Any
@@ -15,7 +14,7 @@ from typing import Annotated, Any
 import orjson
 import typer
 
-from headrace.cli.options import AsJson, CommandConfig, LogAddress, Servers, log_at, parse_pairs
+from headrace.cli.options import AsJson, parse_pairs, takes_log
 from headrace.cli.output import CommandError, UsageError, print_note, silence_stdout
 from headrace.cli.text_formats import TextFormat, find_format, to_json
 from headrace.clients import Consumer, ConsumerRecord
@@ -121,7 +120,9 @@ Properties = Annotated[
 ]
 
 
+@takes_log
 def consume(
+    log: Log,
     topic: Annotated[str | None, typer.Option(help="The topic to read.")] = None,
     include: Annotated[str | None, typer.Option(help="Read all topics that match this regular expression.")] = None,
     from_beginning: Annotated[bool, typer.Option("--from-beginning", help="Start with the earliest record.")] = False,
@@ -137,33 +138,27 @@ def consume(
         bool, typer.Option("--skip-message-on-error", help="Skip records that cannot be decoded.")
     ] = False,
     as_json: AsJson = False,
-    log: LogAddress = None,
-    bootstrap_server: Servers = None,
-    command_config: CommandConfig = None,
 ) -> None:
     """Print the records of topics, one a line, until Ctrl-C."""
     chosen = parse_pairs(properties or [], "--property")
     key = find_format(key_deserializer or chosen.get("key.deserializer", "bytes"))
     value = find_format(value_deserializer or chosen.get("value.deserializer", "bytes"))
-    with closing(log_at(log, bootstrap_server, command_config)) as opened:
-        names = _find_topics(opened, topic, include)
-        formatter = LineFormatter(
-            chosen, key, value, {n: opened.topic(n).config["message.timestamp.type"] for n in names}
+    names = _find_topics(log, topic, include)
+    formatter = LineFormatter(chosen, key, value, {n: log.topic(n).config["message.timestamp.type"] for n in names})
+    format_record = formatter.format_json if as_json else formatter.format
+    starts = _find_start(log, names, partition, offset, from_beginning=from_beginning)
+    limit = 500 if max_messages is None else max(1, min(500, max_messages))
+    reset = "earliest" if from_beginning else "latest"
+    with Consumer(log, group, auto_offset_reset=reset, max_poll_records=limit) as consumer:
+        if starts is None:
+            consumer.subscribe(*names)
+        else:
+            consumer.assign(*starts)
+            for at, start in starts.items():
+                consumer.seek(at, start)
+        count = _print_records(
+            _read_records(consumer, max_messages, timeout_ms), format_record, skip_errors=skip_message_on_error
         )
-        format_record = formatter.format_json if as_json else formatter.format
-        starts = _find_start(opened, names, partition, offset, from_beginning=from_beginning)
-        limit = 500 if max_messages is None else max(1, min(500, max_messages))
-        reset = "earliest" if from_beginning else "latest"
-        with Consumer(opened, group, auto_offset_reset=reset, max_poll_records=limit) as consumer:
-            if starts is None:
-                consumer.subscribe(*names)
-            else:
-                consumer.assign(*starts)
-                for at, start in starts.items():
-                    consumer.seek(at, start)
-            count = _print_records(
-                _read_records(consumer, max_messages, timeout_ms), format_record, skip_errors=skip_message_on_error
-            )
     print_note(f"Processed a total of {count} messages")
 
 

@@ -7,13 +7,12 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import closing
 from itertools import islice
 from typing import Annotated, Any, NamedTuple
 
 import typer
 
-from headrace.cli.options import AsJson, CommandConfig, LogAddress, Servers, log_at
+from headrace.cli.options import AsJson, takes_log
 from headrace.cli.output import print_note, print_rows
 from headrace.cli.text_formats import to_json
 from headrace.log.protocol import Log, LogRow, Records, Topic
@@ -100,17 +99,10 @@ Most = Annotated[int | None, typer.Option("--max-messages", min=0, help="Read at
 
 
 @app.command("list")
-def list_dead_letters(
-    topic: Name,
-    max_messages: Most = None,
-    log: LogAddress = None,
-    bootstrap_server: Servers = None,
-    command_config: CommandConfig = None,
-    as_json: AsJson = False,
-) -> None:
+@takes_log
+def list_dead_letters(log: Log, topic: Name, max_messages: Most = None, as_json: AsJson = False) -> None:
     """List dead letters: where they came from, and why they failed."""
-    with closing(log_at(log, bootstrap_server, command_config)) as opened:
-        rows = [letter.as_dict() for letter in islice(read_dead_letters(opened, topic, {}), max_messages)]
+    rows = [letter.as_dict() for letter in islice(read_dead_letters(log, topic, {}), max_messages)]
     if not as_json:
         rows = [{**row, "message": (row["message"] or "").partition("\n")[0]} for row in rows]
     columns = ["partition", "offset", "topic", "from_partition", "from_offset", "exception", "message"]
@@ -118,27 +110,25 @@ def list_dead_letters(
 
 
 @app.command()
+@takes_log
 def replay(
+    log: Log,
     topic: Name,
     max_messages: Most = None,
     again: Annotated[bool, typer.Option("--again", help="Replay those that were replayed before, too.")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would be sent, and send nothing.")] = False,
-    log: LogAddress = None,
-    bootstrap_server: Servers = None,
-    command_config: CommandConfig = None,
     as_json: AsJson = False,
 ) -> int:
     """Send each dead letter once to the partition that it came from. Exit with 1 if some cannot be sent."""
     rows: list[dict[str, Any]] = []
-    with closing(log_at(log, bootstrap_server, command_config)) as opened:
-        known = opened.topics()
-        letters = islice(read_dead_letters(opened, topic, {} if again else opened.committed(GROUP)), max_messages)
-        while some := list(islice(letters, BATCH)):
-            results = [_make_row(letter, known) for letter in some]
-            if not dry_run:
-                _send(opened, [letter for letter, row in zip(some, results, strict=True) if row["problem"] is None])
-                opened.commit(GROUP, {letter.at: letter.offset + 1 for letter in some})
-            rows += results
+    known = log.topics()
+    letters = islice(read_dead_letters(log, topic, {} if again else log.committed(GROUP)), max_messages)
+    while some := list(islice(letters, BATCH)):
+        results = [_make_row(letter, known) for letter in some]
+        if not dry_run:
+            _send(log, [letter for letter, row in zip(some, results, strict=True) if row["problem"] is None])
+            log.commit(GROUP, {letter.at: letter.offset + 1 for letter in some})
+        rows += results
     print_rows(rows, ["partition", "offset", "to_topic", "to_partition", "problem"], as_json=as_json)
     left = sum(row["problem"] is not None for row in rows)
     print_note(f"{len(rows) - left} {'would be' if dry_run else 'were'} sent, {left} cannot be.")

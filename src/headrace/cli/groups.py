@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from contextlib import closing
 from typing import Annotated, Any
 
 import typer
 
-from headrace.cli.options import AsJson, CommandConfig, LogAddress, Servers, log_at
+from headrace.cli.options import AsJson, takes_log
 from headrace.cli.output import CommandError, print_names, print_rows
 from headrace.log import Log
 from headrace.log.protocol import Group
@@ -17,31 +16,24 @@ COLUMNS = ["group", "topic", "partition", "current_offset", "log_end_offset", "l
 
 
 @app.command("list")
-def list_groups(
-    log: LogAddress = None,
-    bootstrap_server: Servers = None,
-    command_config: CommandConfig = None,
-    as_json: AsJson = False,
-) -> None:
+@takes_log
+def list_groups(log: Log, as_json: AsJson = False) -> None:
     """List the names of the groups."""
-    with closing(log_at(log, bootstrap_server, command_config)) as opened:
-        print_names(sorted(opened.groups()), as_json=as_json)
+    print_names(sorted(log.groups()), as_json=as_json)
 
 
 @app.command()
+@takes_log
 def describe(
+    log: Log,
     group: Annotated[str | None, typer.Option("--group", help="Describe this group only.")] = None,
-    log: LogAddress = None,
-    bootstrap_server: Servers = None,
-    command_config: CommandConfig = None,
     as_json: AsJson = False,
 ) -> None:
     """Show the offsets, the lag and the members of groups, by partition."""
-    with closing(log_at(log, bootstrap_server, command_config)) as opened:
-        known = opened.groups()
-        if group is not None and group not in known:
-            raise CommandError(f"there is no group {group!r} (there are: {', '.join(sorted(known)) or 'none'})")
-        rows = [row for name in ([group] if group else sorted(known)) for row in describe_group(known[name], opened)]
+    known = log.groups()
+    if group is not None and group not in known:
+        raise CommandError(f"there is no group {group!r} (there are: {', '.join(sorted(known)) or 'none'})")
+    rows = [row for name in ([group] if group else sorted(known)) for row in describe_group(known[name], log)]
     print_rows(rows, COLUMNS, as_json=as_json)
 
 

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import closing
+from functools import update_wrapper
 from importlib import import_module
+from inspect import Parameter, Signature, signature
 from pathlib import Path
-from typing import Annotated, Any, cast
+from typing import Annotated, Any, TypeVar, cast
 
 import typer
 
@@ -20,6 +23,7 @@ from headrace.query.follower import Follower
 from headrace.topology.builder import Topology
 from headrace.topology.graph import Graph
 
+Result = TypeVar("Result")
 LogAddress = Annotated[
     str | None,
     typer.Option(
@@ -33,11 +37,30 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Target = Annotated[
     str, typer.Argument(metavar="MODULE:ATTRIBUTE", help="An Application or a Topology, or a function that makes one.")
 ]
-
-
 CommandConfig = Annotated[
     Path | None, typer.Option("--command-config", help="A .properties file with client settings, such as TLS and SASL.")
 ]
+
+
+def takes_log(command: Callable[..., Result]) -> Callable[..., Result]:
+    """Give a command the options that name a log. The command gets the open log as its first argument."""
+
+    def run(
+        *,
+        log: LogAddress = None,
+        bootstrap_server: Servers = None,
+        command_config: CommandConfig = None,
+        **options: Any,
+    ) -> Result:
+        with closing(log_at(log, bootstrap_server, command_config)) as opened:
+            return command(opened, **options)
+
+    own = list(signature(command, eval_str=True).parameters.values())[1:]
+    shared = list(signature(run, eval_str=True).parameters.values())[:-1]
+    update_wrapper(run, command)
+    options = [parameter.replace(kind=Parameter.KEYWORD_ONLY) for parameter in (*own, *shared)]
+    setattr(run, "__signature__", Signature(options))  # noqa: B010 - typer reads the options from it
+    return run
 
 
 def log_at(log: str | None, servers: str | None = None, config: Path | None = None) -> Log:

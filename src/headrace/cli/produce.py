@@ -6,17 +6,17 @@ import os
 import stat
 import sys
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import closing
 from dataclasses import dataclass
 from typing import Annotated, Any, BinaryIO, NamedTuple
 
 import typer
 from rich.progress import Progress
 
-from headrace.cli.options import CommandConfig, LogAddress, Servers, log_at, parse_pairs
+from headrace.cli.options import parse_pairs, takes_log
 from headrace.cli.output import CommandError, UsageError, stderr
 from headrace.cli.text_formats import TextFormat, find_format
 from headrace.clients import Producer
+from headrace.log import Log
 
 Headers = tuple[tuple[str, bytes | None], ...]
 PROPERTIES = {
@@ -123,7 +123,9 @@ def _unescape(text: str | None) -> str:
     return (text or "").replace("\\t", "\t").replace("\\n", "\n")
 
 
+@takes_log
 def produce(
+    log: Log,
     topic: Annotated[str, typer.Option(help="The topic to send to.")],
     properties: Annotated[
         list[str] | None,
@@ -138,18 +140,12 @@ def produce(
     value_serializer: Annotated[str, typer.Option(help="string, long, json …, or Kafka's class.")] = "string",
     partition: Annotated[int | None, typer.Option(help="Send every record to this partition.")] = None,
     timestamp: Annotated[int | None, typer.Option(help="The timestamp of every record, in ms since the epoch.")] = None,
-    log: LogAddress = None,
-    bootstrap_server: Servers = None,
-    command_config: CommandConfig = None,
 ) -> None:
     """Send the lines of the standard input to a topic, one record a line."""
     key, value = find_format(key_serializer), find_format(value_serializer)
     parser = LineParser.of(parse_pairs(properties or [], "--property"), key, value)
-    with (
-        closing(log_at(log, bootstrap_server, command_config)) as opened,
-        Producer(opened, key_serde=key.serde, value_serde=value.serde) as producer,
-    ):
-        opened.topic(topic)
+    log.topic(topic)
+    with Producer(log, key_serde=key.serde, value_serde=value.serde) as producer:
         is_terminal = sys.stdin.isatty()
         for number, line in enumerate(_read_lines(sys.stdin.buffer, is_terminal), 1):
             record = parser.parse(line, number)

@@ -15,7 +15,6 @@ import re
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import closing
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
@@ -34,7 +33,7 @@ from headrace.checkpoint.manifest import Manifest, TaskChange, encode_manifest
 from headrace.checkpoint.ownership import LeaseHolder, Ownership, has_exited, this_process
 from headrace.checkpoint.steps import ignore_step
 from headrace.checkpoint.storage import Storage
-from headrace.cli.options import AsJson, CommandConfig, LogAddress, Servers, log_at, open_checkpoint
+from headrace.cli.options import AsJson, open_checkpoint, takes_log
 from headrace.cli.output import CommandError, UsageError, print_json, print_note, print_rows, stderr
 from headrace.errors import CheckpointCorruptedError, CheckpointMismatchError
 from headrace.log.open import TopicCreatingLog
@@ -47,7 +46,9 @@ _INTERNAL = ("-changelog", "-repartition", "-topic")
 _LEASE = 15_000  # ms
 
 
+@takes_log
 def reset(
+    log: Log,
     application_id: Annotated[str, typer.Option(help="The application to reset.")],
     input_topics: Annotated[str, typer.Option(help="Topics to read again, separated by commas.")] = "",
     intermediate_topics: Annotated[str, typer.Option(help="Topics whose records are skipped.")] = "",
@@ -67,9 +68,6 @@ def reset(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would change, and change nothing.")] = False,
     checkpoint: Annotated[str | None, typer.Option(help="Its checkpoint. [APPLICATION_ID-checkpoint]")] = None,
     state_dir: Annotated[str | None, typer.Option(help="The directory of its local state.")] = None,
-    log: LogAddress = None,
-    bootstrap_server: Servers = None,
-    command_config: CommandConfig = None,
     as_json: AsJson = False,
 ) -> None:
     """Restart an application without state, at offsets of your choice. Stop the application first."""
@@ -79,21 +77,20 @@ def reset(
         raise UsageError(f"{both[0]} cannot be an input topic and an intermediate one")
     storage = _open_existing(checkpoint or f"{application_id}-checkpoint")
     local = Path(state_dir or Path(tempfile.gettempdir()) / "headrace") / application_id
-    with closing(log_at(log, bootstrap_server, command_config)) as opened:
-        internal = _check_internal(opened, application_id, _split_names(internal_topics))
-        loaded = load_checkpoint(storage)
-        claim(ReadOnlyStorage(storage), application_id, loaded, force=force)
-        moves = plan_moves(opened, loaded.ledger, inputs, skipped, target)
-        _print_plan(storage, local, internal, moves, as_json=as_json)
-        if not dry_run:
-            positions = {TopicPartition(row["topic"], row["partition"]): row["new_position"] for row in moves}
-            with stderr().status("Resetting …"):
-                warning = reset_checkpoint(storage, opened, application_id, positions, force=force)
-            if warning:
-                print_note(f"Note: {warning}.")
-            rmtree(local, ignore_errors=True)
-            for topic in internal:
-                opened.delete_topic(topic)
+    internal = _check_internal(log, application_id, _split_names(internal_topics))
+    loaded = load_checkpoint(storage)
+    claim(ReadOnlyStorage(storage), application_id, loaded, force=force)
+    moves = plan_moves(log, loaded.ledger, inputs, skipped, target)
+    _print_plan(storage, local, internal, moves, as_json=as_json)
+    if not dry_run:
+        positions = {TopicPartition(row["topic"], row["partition"]): row["new_position"] for row in moves}
+        with stderr().status("Resetting …"):
+            warning = reset_checkpoint(storage, log, application_id, positions, force=force)
+        if warning:
+            print_note(f"Note: {warning}.")
+        rmtree(local, ignore_errors=True)
+        for topic in internal:
+            log.delete_topic(topic)
     print_note("Nothing was changed: this was a dry run." if dry_run else f"{application_id} was reset.")
 
 

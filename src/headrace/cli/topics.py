@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import re
-from contextlib import closing
 from typing import Annotated, Any
 
 import typer
 
-from headrace.cli.options import AsJson, CommandConfig, LogAddress, Servers, log_at, parse_pairs
+from headrace.cli.options import AsJson, parse_pairs, takes_log
 from headrace.cli.output import UsageError, print_json, print_names, print_note, print_rows
 from headrace.clients import Admin
 from headrace.clients.admin import TopicDescription
@@ -25,20 +24,16 @@ IfExists = Annotated[bool, typer.Option("--if-exists", help="Do nothing if the t
 
 
 @app.command("list")
-def list_topics(
-    topic: Pattern = None,
-    log: LogAddress = None,
-    bootstrap_server: Servers = None,
-    command_config: CommandConfig = None,
-    as_json: AsJson = False,
-) -> None:
+@takes_log
+def list_topics(log: Log, topic: Pattern = None, as_json: AsJson = False) -> None:
     """List the names of the topics."""
-    with closing(log_at(log, bootstrap_server, command_config)) as opened:
-        print_names(_matching(opened, topic), as_json=as_json)
+    print_names(_matching(log, topic), as_json=as_json)
 
 
 @app.command()
+@takes_log
 def create(
+    log: Log,
     topic: Name,
     partitions: Annotated[int, typer.Option(help="The number of partitions.")] = 1,
     replication_factor: Annotated[
@@ -46,51 +41,35 @@ def create(
     ] = None,
     config: Settings = None,
     if_not_exists: Annotated[bool, typer.Option("--if-not-exists", help="Do nothing if the topic exists.")] = False,
-    log: LogAddress = None,
-    bootstrap_server: Servers = None,
-    command_config: CommandConfig = None,
 ) -> None:
     """Create a topic."""
     settings = parse_pairs(config or [], "--config")
-    with closing(log_at(log, bootstrap_server, command_config)) as opened:
-        if if_not_exists and topic in opened.topics():
-            return
-        Admin(opened).create_topic(topic, partitions, settings, replication_factor=replication_factor)
+    if if_not_exists and topic in log.topics():
+        return
+    log.create_topic(topic, partitions, settings, replication_factor=replication_factor)
     print_note(f"Created topic {topic}.")
 
 
 @app.command()
-def delete(
-    topic: Name,
-    if_exists: IfExists = False,
-    log: LogAddress = None,
-    bootstrap_server: Servers = None,
-    command_config: CommandConfig = None,
-) -> None:
+@takes_log
+def delete(log: Log, topic: Name, if_exists: IfExists = False) -> None:
     """Delete topics and their records."""
-    with closing(log_at(log, bootstrap_server, command_config)) as opened:
-        names = _matching(opened, topic)
-        if not names and not if_exists:
-            opened.topic(topic)
-        for name in names:
-            Admin(opened).delete_topic(name)
-            print_note(f"Deleted topic {name}.")
+    names = _matching(log, topic)
+    if not names and not if_exists:
+        log.topic(topic)
+    for name in names:
+        log.delete_topic(name)
+        print_note(f"Deleted topic {name}.")
 
 
 @app.command()
-def describe(
-    topic: Pattern = None,
-    log: LogAddress = None,
-    bootstrap_server: Servers = None,
-    command_config: CommandConfig = None,
-    as_json: AsJson = False,
-) -> None:
+@takes_log
+def describe(log: Log, topic: Pattern = None, as_json: AsJson = False) -> None:
     """Show the partitions, offsets and settings of topics."""
-    with closing(log_at(log, bootstrap_server, command_config)) as opened:
-        names = _matching(opened, topic)
-        if topic is not None and not names:
-            opened.topic(topic)
-        described = [as_data(Admin(opened).describe(name)) for name in names]
+    names = _matching(log, topic)
+    if topic is not None and not names:
+        log.topic(topic)
+    described = [as_data(Admin(log).describe(name)) for name in names]
     if as_json:
         print_json(described)
         return
@@ -103,7 +82,9 @@ def describe(
 
 
 @app.command()
+@takes_log
 def alter(
+    log: Log,
     topic: Name,
     partitions: Annotated[int | None, typer.Option(help="The new number of partitions.")] = None,
     config: Settings = None,
@@ -111,9 +92,6 @@ def alter(
         list[str] | None, typer.Option(help="Reset this setting to its default; may be given several times.")
     ] = None,
     if_exists: IfExists = False,
-    log: LogAddress = None,
-    bootstrap_server: Servers = None,
-    command_config: CommandConfig = None,
 ) -> None:
     """Give a topic more partitions, or other settings."""
     settings: dict[str, str | int | None] = {
@@ -122,13 +100,12 @@ def alter(
     }
     if partitions is None and not settings:
         raise UsageError("what is to change? Give --partitions, --config or --delete-config")
-    with closing(log_at(log, bootstrap_server, command_config)) as opened:
-        if if_exists and topic not in opened.topics():
-            return
-        if settings:
-            opened.alter_config(topic, settings)
-        if partitions is not None:
-            opened.add_partitions(topic, partitions)
+    if if_exists and topic not in log.topics():
+        return
+    if settings:
+        log.alter_config(topic, settings)
+    if partitions is not None:
+        log.add_partitions(topic, partitions)
     print_note(f"Altered topic {topic}.")
 
 
