@@ -32,7 +32,7 @@ def test_topics_have_partitions_a_complete_configuration_and_an_id(log: Log):
     assert log.topic("c") == topic == log.topics()["c"]
 
 
-def test_a_topic_made_anew_is_empty_and_has_another_id(log: Log):
+def test_a_topic_created_again_is_empty_and_has_another_id(log: Log):
     log.append([(A, records(b"old"))])
     before = log.topic("a").id
     log.delete_topic("a")
@@ -41,7 +41,7 @@ def test_a_topic_made_anew_is_empty_and_has_another_id(log: Log):
     after = log.create_topic("a")
     assert after.id != before
     assert rows(log, A) == []
-    with pytest.raises(UnknownTopicError, match="made anew"):
+    with pytest.raises(UnknownTopicError, match="created again"):
         log.read(A, 0, topic_id=before)
     assert list(log.read(A, 0, topic_id=after.id)) == []
 
@@ -178,7 +178,7 @@ def test_it_can_be_confirmed_that_topics_are_those_that_they_were(log: Log):
     with pytest.raises(UnknownTopicError, match="no topic 'a'"):
         log.confirm_topic_ids(ids)()
     log.create_topic("a")
-    with pytest.raises(UnknownTopicError, match="'a' was deleted and made anew"):
+    with pytest.raises(UnknownTopicError, match="'a' was deleted and created again"):
         log.confirm_topic_ids(ids)()
 
 

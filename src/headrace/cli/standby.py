@@ -21,7 +21,7 @@ Serve = Callable[[Follower, RunningApplication], AbstractContextManager[Server |
 
 
 def run_standby(app: Application, serve: Serve) -> None:
-    """Follow the application until nobody runs it, then run it, until a signal."""
+    """Follow the application until no instance runs it, then run it until a signal."""
     setup = app.setup
     follower = Follower.open(setup.checkpoint, setup.graph, setup.config)
     instance = StandbyInstance(app, follower)

@@ -33,7 +33,7 @@ def check_partition(at: TopicPartition, partitions: int) -> None:
 def check_topic_id(name: str, found: str, expected: str | None) -> None:
     """Raises if a topic is another than the one that was read before. None: any id will do."""
     if expected is not None and found != expected:
-        raise UnknownTopicError(f"the topic {name!r} was deleted and made anew: its id is {found}, not {expected}")
+        raise UnknownTopicError(f"the topic {name!r} was deleted and created again: its id is {found}, not {expected}")
 
 
 def check_topic_ids(ids: Mapping[str, str], topic: Callable[[str], Topic]) -> None:
@@ -47,7 +47,7 @@ def check_range(at: TopicPartition, extent: Extent, start: int, end: int) -> Non
     if not extent.earliest <= start <= end <= extent.end:
         raise OffsetOutOfRangeError(
             f"{at} has offsets {extent.earliest} to {extent.end}, not {start} to {end}: they were removed by retention "
-            "or by hand, the topic was made anew, or they are not written yet",
+            "or by hand, the topic was created again, or they are not written yet",
             at=at, earliest=extent.earliest, end=extent.end,
         )  # fmt: skip
 
@@ -124,7 +124,7 @@ def offsets_in_use(group: str, members: Iterable[str]) -> GroupInUseError:
 
 def no_longer_member(group: str, member: str) -> ProducerFencedError:
     return ProducerFencedError(
-        f"{member!r} is no longer a member of {group!r}: its lease was over. Poll again to join anew"
+        f"{member!r} is no longer a member of {group!r}: its lease has ended. Poll to join again"
     )
 
 

@@ -264,7 +264,7 @@ class ShareDelivery:
                 raise OutcomeUnknownError(str(error)) from error
             self._drop(key)
             raise LogBusyError(
-                f"share {share.ordinal} of batch {share.number} was taken up anew elsewhere, or took longer than a "
+                f"share {share.ordinal} of batch {share.number} was taken up by another process, or took longer than a "
                 f"transaction may (producer.transaction.timeout.ms): {error}"
             ) from error
         except StreamsError:
