@@ -73,12 +73,12 @@ def test_the_same_is_refused_in_a_topology_and_for_transformers_and_global_store
     with pytest.raises(ValueError, match="the same Forward twice"):
         topology.add_global_store(COUNTS, "counts", lambda: only)
     with pytest.raises(ValueError, match="the same Forward twice"):
-        StreamsBuilder().table("in").transform_values(lambda: only)
+        StreamsBuilder().table("in").transform_values(lambda: only)  # pyright: ignore[reportArgumentType]
 
 
 def test_a_processor_instead_of_its_supplier_is_refused():
     with pytest.raises(TypeError, match="a class or a function that makes a processor"):
-        StreamsBuilder().stream("in").process(Forward())  # pyright: ignore[reportArgumentType]
+        StreamsBuilder().stream("in").process(Forward())  # pyright: ignore[reportCallIssue, reportArgumentType]
 
 
 def test_init_that_raises_is_reported_with_its_node():

@@ -1,5 +1,7 @@
 """Results that a sink's or a store's serde cannot write, with each `production.exception.handler`."""
 
+from typing import Any
+
 import pytest
 
 from headrace import Materialized, Stores, StreamsBuilder, StreamsError, serde
@@ -65,7 +67,8 @@ def test_a_key_that_cannot_be_encoded_is_handled_like_a_value():
 
 def test_the_policy_holds_at_a_repartition_too():
     builder = StreamsBuilder()
-    builder.stream("in", **TEXTS).group_by(lambda k, v: 1, key=serde.STRING).count()
+    wrong: Any = lambda k, v: 1
+    builder.stream("in", **TEXTS).group_by(wrong, key=serde.STRING).count()
     with drive(builder, production_exception_handler="continue") as driver:
         pipe(driver, "in", [("k", "v")])
         assert dropped(driver) == {"production error": 1}
@@ -82,7 +85,8 @@ def test_the_other_policies_are_not_asked():
 def test_a_value_that_its_store_cannot_encode_stops_the_application_and_names_the_store(kind, cache):
     builder = StreamsBuilder()
     grouped = builder.stream("in", **TEXTS).group_by_key()
-    grouped.aggregate(lambda: "", lambda k, v, a: v, store=Materialized("kept", kind=kind, value=serde.LONG))
+    wrong: Any = serde.LONG
+    grouped.aggregate(lambda: "", lambda k, v, a: v, store=Materialized("kept", kind=kind, value=wrong))
     with drive(builder, statestore_cache_max_bytes=cache) as driver, pytest.raises(StreamsError) as caught:
         pipe(driver, "in", [("k", "text")])
     assert "'kept' cannot be encoded: LONG encodes an int, not 'text'" in str(caught.value)

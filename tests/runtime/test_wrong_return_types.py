@@ -1,5 +1,7 @@
 """A function of the user's that returns what it should not: said so, with the node and what was expected."""
 
+from typing import Any
+
 import pytest
 
 from headrace import StreamsBuilder, StreamsError, serde
@@ -122,7 +124,8 @@ def test_a_partitioner_may_return_none_one_or_several_partitions():
 
 def test_a_wrong_type_is_handled_by_the_processing_policy():
     builder = StreamsBuilder()
-    found = collect(builder.stream("in", **TEXTS).map(lambda k, v: v if v == "bad" else (k, v)))
+    wrong: Any = lambda k, v: v if v == "bad" else (k, v)
+    found = collect(builder.stream("in", **TEXTS).map(wrong))
     with drive(builder, processing_exception_handler="continue") as driver:
         pipe(driver, "in", [("k", "bad"), ("k", "good")])
         assert dropped(driver) == {"processing error": 1}

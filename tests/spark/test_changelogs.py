@@ -97,7 +97,7 @@ def test_what_only_java_understands_is_refused_unless_it_is_empty(log: Log):
     def suppressed(builder: StreamsBuilder) -> None:
         counts = builder.stream("in", **TEXTS).group_by_key().windowed_by(TimeWindows.of(10)).count(store="counts")
         counts.suppress(Suppressed.until_window_closes(Buffer.unbounded())).to_stream().to(
-            "out", key=serde.BYTES, value=serde.LONG
+            "out", key=serde.windowed(serde.STRING, 10), value=serde.LONG
         )
 
     job = job_of(log, suppressed)

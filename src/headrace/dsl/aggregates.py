@@ -1,4 +1,4 @@
-"""How aggregates of grouped streams and tables become nodes, with a repartition before them where one is needed."""
+"""How aggregates of grouped streams and tables become nodes and stores, below a repartition where one is needed."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ from headrace.topology.nodes import ChangeOf, Node, SerdeLike, SessionAggregate,
 
 @dataclass(eq=False, slots=True)
 class Group:
-    """Records by key. `topic` is the user's name for the repartition topic, which all aggregates then share."""
+    """Records by key. `topic` is the user's name for the repartition topic; all aggregates of the group share it."""
 
     place: Place
     rekeyed: bool
     topic: str | None
     repartition: Step | None = None
 
-    def store_for_count(self, store: StoreOption, value: SerdeLike | None) -> Materialized:
-        """Kafka Streams uses up one more number where a count is given a Materialized without a name."""
+    def store_for_count(self, store: StoreOption[Any, Any], value: SerdeLike | None) -> Materialized:
+        """The store of a count. For a Materialized without a name Kafka Streams takes one more number."""
         if isinstance(store, Materialized) and store.name is None:
             self.place.draft.names.store("KSTREAM-AGGREGATE-")
         return materialized(store, value=value)
@@ -52,7 +52,7 @@ def aggregate_stream(group: Group, node: Node, given: Materialized, spec: StoreS
 
 
 def repartitioned(group: Group, store: str) -> Step:
-    """The group, partitioned by its keys; the topic is named after the store unless the user named it."""
+    """The repartition of the group. Its topic is named after the store, unless the user named it."""
     place = group.place
     step = repartition(place.draft, group.topic or store, place.key, place.value)
     if group.repartition is None or group.topic is None:
@@ -79,7 +79,7 @@ def key_value_store(place: Place, given: Materialized, prefix: str) -> StoreSpec
 
 @dataclass(frozen=True, slots=True)
 class WindowedFunctions:
-    """What a windowed aggregate does: initialize and add; only sessions merge."""
+    """The functions of a windowed aggregate; only session windows merge."""
 
     initialize: Function
     add: Function

@@ -1,13 +1,12 @@
-"""StreamsBuilder: where streams and tables begin, and where they become a topology."""
+"""StreamsBuilder: makes streams and tables of topics, and builds the topology."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, NoReturn, Self
+from typing import Any, Self, cast
 
-from headrace.dsl import retired_names
 from headrace.dsl.logical.graph import LogicalGraph, Place
 from headrace.dsl.logical.lowering import write_all
 from headrace.dsl.logical.optimizations import optimizations
@@ -15,19 +14,36 @@ from headrace.dsl.logical.optimizations import optimize as rewrite
 from headrace.dsl.logical.steps import AddStore, ReadGlobal, ReadStream, ReadTable, Step
 from headrace.dsl.logical.table_properties import set_versioned
 from headrace.dsl.materialization import StoreOption, materialized, named, table_store, with_serdes
+from headrace.dsl.options import Materialized, check_serde
 from headrace.dsl.stream import KStream
 from headrace.dsl.table import GlobalKTable, KTable
+from headrace.dsl.types import K, RecordProcessor, V
 from headrace.errors import TopologyError
+from headrace.hints import explain_names
+from headrace.serde.protocol import Serde
 from headrace.state.spec import StoreSpec
 from headrace.topology import validation
 from headrace.topology.builder import Assembly, Topology, source
-from headrace.topology.nodes import Process, SerdeLike, Source, TableSource, TimestampExtractor
+from headrace.topology.nodes import Process, Source, TableSource, TimestampExtractor
 
 Reset = str | int | timedelta | None
 
 
+@explain_names(
+    {
+        "add_state_store": "add_store(spec)",
+        "global_k_table": "global_table(topic)",
+        "k_stream": "stream(topic)",
+        "k_table": "table(topic)",
+        "merge": "stream.merge(other)",
+        "new_name": "name= of the operators",
+    }
+)
 class StreamsBuilder:
-    """Streams and tables of topics, and the topology they become.
+    """Makes streams and tables of topics, and builds their topology.
+
+    The options `key=` and `value=` are serdes. Without one, `default.key.serde` and `default.value.serde` of the
+    configuration apply, else bytes.
 
     >>> builder = StreamsBuilder()
     >>> builder.stream("lines").filter(lambda line: line).to("full-lines")
@@ -50,19 +66,32 @@ class StreamsBuilder:
 
     def stream(
         self,
-        *topics: str,
+        *topics: str | Collection[str],
         pattern: re.Pattern[str] | str | None = None,
-        key: SerdeLike | None = None,
-        value: SerdeLike | None = None,
+        key: Serde[K] | None = None,
+        value: Serde[V] | None = None,
         timestamp: TimestampExtractor | None = None,
         offset_reset: Reset = None,
         name: str | None = None,
-    ) -> KStream:
-        """The records of topics: of the ones named, or of all that match a pattern."""
+    ) -> KStream[K, V]:
+        """The stream of one or more topics, or of all topics whose names match a pattern.
+
+        `timestamp` returns the timestamp of a record: `f(record, partition_time)` or one of `headrace.timestamps`.
+        `offset_reset` says where to start without a position: "earliest", "latest", "none", or a duration back.
+
+        >>> from headrace import serde
+        >>> StreamsBuilder().stream("shop-orders", "web-orders", key=serde.STRING, value=serde.JSON)
+        <KStream KSTREAM-SOURCE-0000000000>
+        >>> StreamsBuilder().stream(pattern="orders-.*", name="orders")
+        <KStream orders>
+        """
+        check_serde("key", key)
+        check_serde("value", value)
+        names = _topic_names(topics)
         if pattern is None:
-            validation.topics_given(name or "stream", topics)
+            validation.topics_given(name or "stream", names)
         name = self._draft.names.given(name, "KSTREAM-SOURCE-")
-        node = source(name, tuple(dict.fromkeys(topics)), pattern, key, value, timestamp, offset_reset)
+        node = source(name, names, pattern, key, value, timestamp, offset_reset)
         step = self._draft.add(Step(name, ReadStream(node)), self._draft.root)
         return KStream(Place(self._draft, step, name, key, value, frozenset({name})))
 
@@ -70,15 +99,20 @@ class StreamsBuilder:
         self,
         topic: str,
         *,
-        key: SerdeLike | None = None,
-        value: SerdeLike | None = None,
-        store: StoreOption = None,
+        key: Serde[K] | None = None,
+        value: Serde[V] | None = None,
+        store: StoreOption[K, V] = None,
         timestamp: TimestampExtractor | None = None,
         offset_reset: Reset = None,
         name: str | None = None,
-    ) -> KTable:
-        """A topic's latest value of every key."""
-        given = with_serdes(materialized(store), key, value)
+    ) -> KTable[K, V]:
+        """The table of the latest value of each key of a topic.
+
+        >>> from headrace import serde
+        >>> StreamsBuilder().table("prices", key=serde.STRING, value=serde.LONG, store="prices").queryable_store_name
+        'prices'
+        """
+        given = _table_settings(store, key, value)
         spec = table_store(given, named(given, self._draft.names, f"{topic}-"))
         reader, node = self._table_names(name)
         read = source(reader, (topic,), None, given.key, given.value, timestamp, offset_reset)
@@ -90,14 +124,20 @@ class StreamsBuilder:
         self,
         topic: str,
         *,
-        key: SerdeLike | None = None,
-        value: SerdeLike | None = None,
-        store: StoreOption = None,
+        key: Serde[K] | None = None,
+        value: Serde[V] | None = None,
+        store: StoreOption[K, V] = None,
         timestamp: TimestampExtractor | None = None,
         name: str | None = None,
-    ) -> GlobalKTable:
-        """A topic's latest value of every key, whole on every task."""
-        given = with_serdes(materialized(store), key, value)
+    ) -> GlobalKTable[K, V]:
+        """The table of a topic, with all partitions on every task: a stream can be joined with it by any key.
+
+        >>> from headrace import serde
+        >>> products = StreamsBuilder().global_table("products", key=serde.STRING, value=serde.JSON)
+        >>> products.queryable_store_name
+        'products-STATE-STORE-0000000000'
+        """
+        given = _table_settings(store, key, value)
         if given.history is not None:
             raise TopologyError(f"the global table of {topic!r} cannot be versioned: leave out the history")
         spec = table_store(given, named(given, self._draft.names, f"{topic}-"))
@@ -107,7 +147,11 @@ class StreamsBuilder:
         return GlobalKTable(spec.name, spec.name if store is None else given.name)
 
     def add_store(self, spec: StoreSpec) -> Self:
-        """A store for processors; they name it when they are added."""
+        """Add a store for processors. `process(supplier, store_name)` connects it to a processor.
+
+        >>> from headrace import Stores
+        >>> builder = StreamsBuilder().add_store(Stores.key_value("seen"))
+        """
         self._draft.add(Step(spec.name, AddStore(spec)), self._draft.root)
         return self
 
@@ -115,24 +159,33 @@ class StreamsBuilder:
         self,
         spec: StoreSpec,
         topic: str,
-        supplier: Callable[[], Any],
+        supplier: Callable[[], RecordProcessor[K, V]],
         *,
-        key: SerdeLike | None = None,
-        value: SerdeLike | None = None,
+        key: Serde[K] | None = None,
+        value: Serde[V] | None = None,
         timestamp: TimestampExtractor | None = None,
         name: str | None = None,
     ) -> Self:
-        """A store that a processor fills from all partitions of a topic, and that every processor may read."""
+        """Add a store that a processor fills from all partitions of a topic; every processor may read it."""
+        check_serde("key", key)
+        check_serde("value", value)
         reader, node = self._table_names(name)
         validation.makes_new_ones(supplier, node)
         read = Source(reader, (topic,), None, key, value, timestamp)
         self._draft.add(Step(spec.name, ReadGlobal(read, Process(node, supplier), spec)), self._draft.root)
         return self
 
-    def build(self, optimize: str | Iterable[str] | None = None) -> Topology:
-        """The topology of all streams and tables; more nodes can be added to it, below named ones too.
+    def build(self, optimize: bool | str | Iterable[str] | None = None) -> Topology:
+        """The topology of all streams and tables. More nodes can be added to it, also below named operators.
 
-        Without `optimize` the setting `topology.optimization` of the application decides.
+        `optimize` is True or "all", False or "none", or names of optimizations. Without it, the setting
+        `topology.optimization` of the application decides.
+
+        >>> builder = StreamsBuilder()
+        >>> builder.stream("lines").group_by(lambda line: line).count(store="counts")
+        <KTable KSTREAM-AGGREGATE-0000000002>
+        >>> builder.build(optimize=True).internal_topics
+        ['counts-repartition']
         """
         draft = self._draft.copy()
         return Topology(
@@ -141,18 +194,26 @@ class StreamsBuilder:
         )
 
     def _table_names(self, name: str | None) -> tuple[str, str]:
-        """The source and the node of a table."""
+        """The names of a table's source and of its node."""
         names = self._draft.names
         return names.given(name, "KSTREAM-SOURCE-", "-source"), names.given(name, "KTABLE-SOURCE-")
 
-    if not TYPE_CHECKING:
 
-        def __getattr__(self, name: str) -> NoReturn:
-            retired_names.refuse("StreamsBuilder", retired_names.BUILDER, name)
+def _topic_names(topics: tuple[str | Collection[str], ...]) -> tuple[str, ...]:
+    """The topics, each once: `stream("a", "b")` and `stream(["a", "b"])` are the same."""
+    names: list[str] = []
+    for topic in topics:
+        names.extend(topic if isinstance(topic, list | tuple | set | frozenset) else [cast("str", topic)])
+    return tuple(dict.fromkeys(names))
+
+
+def _table_settings(store: StoreOption[Any, Any], key: Serde[Any] | None, value: Serde[Any] | None) -> Materialized:
+    check_serde("key", key)
+    return with_serdes(materialized(store, value=value), key, None)
 
 
 def _assembled(draft: LogicalGraph, optimize: frozenset[str]) -> Assembly:
-    """The nodes of a draft, which is used up."""
+    """The nodes of a logical graph. Optimizing changes the graph, so it is used once."""
     rewrite(draft, optimize)
     set_versioned(draft)
     return write_all(draft)

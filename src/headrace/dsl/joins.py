@@ -1,11 +1,7 @@
-"""How a stream's joins become nodes, stores and repartitions: with a stream, a table, a global table.
+"""How joins become nodes, stores and repartitions: stream with stream, with table, with global table; table with table.
 
-How a join of two tables becomes nodes.
-
-How a foreign-key join becomes nodes.
-
-The left side subscribes, through a topic, to the right row that its foreign key names; the right side keeps the
-subscriptions and answers, through another topic, now and whenever that row changes.
+A foreign-key join sends messages. The left side subscribes, through a topic, to the right row that its foreign key
+names. The right side keeps the subscriptions and answers, through another topic, now and whenever that row changes.
 
     left table ─ Subscribe ─▶ topic ─▶ SubscriptionReceive ─ SubscriptionJoin ─┐
                                             right table ──── ForeignUpdate ────┴─▶ topic ─▶ ResponseJoin ─ result
@@ -13,16 +9,16 @@ subscriptions and answers, through another topic, now and whenever that row chan
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from datetime import timedelta
-from typing import Literal, NamedTuple, TypedDict
+from typing import Any, Literal, NamedTuple
 
 from headrace.dsl.functions import Function, with_key
 from headrace.dsl.logical.graph import Place, repartition
 from headrace.dsl.logical.steps import JoinStreams, JoinTables, Operate, ReadStream, Step, Write
 from headrace.dsl.logical.table_properties import send_old, stores_to_look_up
 from headrace.dsl.materialization import StoreOption, materialized, named, store_serde, table_store, with_serdes
-from headrace.dsl.options import Materialized
+from headrace.dsl.options import Materialized, check_serde
 from headrace.model.windows import JoinWindows, milliseconds
 from headrace.state.spec import BufferKind, StoreSpec, SubscriptionKind, VersionedKind, WindowKind
 from headrace.topology.graph import InternalTopic
@@ -54,26 +50,37 @@ from headrace.topology.nodes import (
 JoinKind = Literal["inner", "left", "outer"]
 
 
-class JoinOptions(TypedDict, total=False):
-    windows: JoinWindows | None  # with a stream
-    store: StoreOption
-    other_value: SerdeLike | None
-    grace: int | timedelta | None  # with a versioned table
-    on: Function | None  # with a global table: the key to look up
-    key: SerdeLike | None
-    value: SerdeLike | None
-    name: str | None
+@dataclass(frozen=True, slots=True)
+class JoinOptions:
+    """The options of a stream's join. Each kind of join has some of them."""
+
+    windows: JoinWindows | None = None
+    grace: int | timedelta | None = None
+    on: Function | None = None
+    key: SerdeLike | None = None
+    value: SerdeLike | None = None
+    other_value: SerdeLike | None = None
+    store: StoreOption[Any, Any] = None
+    name: str | None = None
+
+    def __post_init__(self) -> None:
+        for option in ("key", "value", "other_value"):
+            check_serde(option, getattr(self, option))
+        if self.name is not None:
+            valid_name(self.name)
+
+    def check(self, other: str, *allowed: str) -> None:
+        """Raises a TypeError for an option that this kind of join does not have."""
+        for option in fields(self):
+            if option.name not in allowed and getattr(self, option.name) is not None:
+                raise TypeError(f"a join with {other} has no {option.name}=, only {', '.join(sorted(allowed))}")
 
 
 class Side(NamedTuple):
+    """A stream that is joined; `rekeyed` streams need a repartition."""
+
     place: Place
     rekeyed: bool
-
-
-def check_options(options: JoinOptions, allowed: set[str], other: str) -> None:
-    for option, value in options.items():
-        if option not in allowed and value is not None:
-            raise TypeError(f"a join with {other} has no {option}=, only {', '.join(sorted(allowed))}")
 
 
 def repartitioned(side: Side, name: str, key: SerdeLike | None, value: SerdeLike | None) -> Place:
@@ -105,27 +112,20 @@ class _Names(NamedTuple):
 
 
 def with_stream(mine: Side, theirs: Side, joiner: Function, kind: JoinKind, options: JoinOptions) -> Place:
-    check_options(options, {"windows", "store", "key", "value", "other_value", "name"}, "a stream")
-    windows, name, key = options.get("windows"), options.get("name"), options.get("key")
+    """The place of the joined records of two streams."""
+    options.check("a stream", "windows", "store", "key", "value", "other_value", "name")
+    windows, name = options.windows, options.name
     if not isinstance(windows, JoinWindows):
         raise TypeError(f"a join of two streams needs windows=JoinWindows.of(difference), not {windows!r}")
-    given = materialized(options.get("store"))
-    if name is not None:
-        valid_name(name)
-    left_topic, right_topic = (
-        (mine.place.name, theirs.place.name) if name is None else (f"{name}-left", f"{name}-right")
-    )
-    left = repartitioned(mine, left_topic, key, options.get("value"))
-    right = repartitioned(theirs, right_topic, key, options.get("other_value"))
+    given = materialized(options.store)
+    left_topic = mine.place.name if name is None else f"{name}-left"
+    right_topic = theirs.place.name if name is None else f"{name}-right"
+    left = repartitioned(mine, left_topic, options.key, options.value)
+    right = repartitioned(theirs, right_topic, options.key, options.other_value)
     sources = left.draft.copartition(left.sources, right.sources)
     join = _join_of_streams(left, right, joiner, windows, kind, _names(left, name, given, kind), given)
-    left.draft.add(
-        Step(join.left_window, Operate(JoinWindow(join.left_window, join.left_spec.name), (join.left_spec,))), left.step
-    )
-    right.draft.add(
-        Step(join.right_window, Operate(JoinWindow(join.right_window, join.right_spec.name), (join.right_spec,))),
-        right.step,
-    )
+    for side, window, spec in (left, join.left_window, join.left_spec), (right, join.right_window, join.right_spec):
+        side.draft.add(Step(window, Operate(JoinWindow(window, spec.name), (spec,))), side.step)
     step = Step(join.merge.name, join, needs_null_keys=kind != "inner")
     left.draft.add(step, left.step, right.step)
     return replace(left, step=step, name=step.name, value=None, sources=sources)
@@ -195,14 +195,12 @@ def _buffer(name: str, key: SerdeLike | None, value: SerdeLike | None, given: Ma
 
 # --------------------------------------------------------------------------------------------- stream with table
 def with_table(mine: Side, table: Place, joiner: Function, kind: JoinKind, options: JoinOptions) -> Place:
-    check_options(options, {"grace", "key", "value", "name"}, "a table")
-    name, given_grace = options.get("name"), options.get("grace")
-    if name is not None:
-        valid_name(name)
-    stream = repartitioned(mine, name or mine.place.name, options.get("key"), options.get("value"))
+    """The place of a stream's records, joined with the rows of a table."""
+    options.check("a table", "grace", "key", "value", "name")
+    stream = repartitioned(mine, options.name or mine.place.name, options.key, options.value)
     sources = stream.draft.copartition(stream.sources, table.sources)
-    name = stream.named(name, "KSTREAM-LEFTJOIN-" if kind == "left" else "KSTREAM-JOIN-")
-    grace = None if given_grace is None else milliseconds(given_grace, "the grace")
+    name = stream.named(options.name, "KSTREAM-LEFTJOIN-" if kind == "left" else "KSTREAM-JOIN-")
+    grace = None if options.grace is None else milliseconds(options.grace, "the grace")
     if grace is not None and table.step.versioned is False:
         raise ValueError(
             f"the join {name!r} has a grace, but the table {table.name!r} is not versioned: give it a history"
@@ -215,35 +213,23 @@ def with_table(mine: Side, table: Place, joiner: Function, kind: JoinKind, optio
 
 
 def with_global_table(mine: Side, store: str, joiner: Function, kind: JoinKind, options: JoinOptions) -> Place:
-    check_options(options, {"on", "name"}, "a global table")
-    on = options.get("on")
-    if on is None:
+    """The place of a stream's records, joined with the rows of a global table."""
+    options.check("a global table", "on", "name")
+    if options.on is None:
         raise TypeError("a join with a global table needs on=, a function that gives the key to look up")
-    node = GlobalJoin(
-        mine.place.named(options.get("name"), "KSTREAM-LEFTJOIN-"), store, with_key(on, "on="), joiner, kind == "left"
-    )
+    name, on = mine.place.named(options.name, "KSTREAM-LEFTJOIN-"), with_key(options.on, "on=")
+    node = GlobalJoin(name, store, on, joiner, kind == "left")
     place = mine.place.at(Step(node.name, Operate(node), needs_null_keys=kind == "left"))
     return replace(place, value=None)
 
 
-TableJoinKind = Literal["inner", "left", "outer"]
-
-
-class TableJoinOptions(TypedDict, total=False):
-    store: StoreOption
-    name: str | None
-    on: Function | None  # the foreign key of a row
-    partitioner: Partitioner | None  # how the left table is partitioned, in a foreign-key join
-    other_partitioner: Partitioner | None  # how the right one is
-
-
-def join(
-    left: Place, right: Place, joiner: Function, kind: TableJoinKind, options: TableJoinOptions
+# ---------------------------------------------------------------------------------------------- table with table
+def join_tables(
+    left: Place, right: Place, joiner: Function, kind: JoinKind, store: StoreOption[Any, Any], name: str | None
 ) -> tuple[Place, str | None]:
     """The joined table, and the name of its store if it has one."""
-    refuse_partitioners(options)
-    draft, name = left.draft, options.get("name")
-    spec, key, value = result_store(left, options.get("store"))
+    draft = left.draft
+    spec, key, value = result_store(left, store)
     merge = TableJoinMerge(left.named(name, "KTABLE-MERGE-"), None if spec is None else spec.name)
     sources = draft.copartition(left.sources, right.sources)
     left_outer, right_outer = kind != "inner", kind == "outer"
@@ -272,7 +258,9 @@ def join(
     return Place(draft, step, merge.name, key, value, sources), merge.store
 
 
-def result_store(left: Place, store: StoreOption) -> tuple[StoreSpec | None, SerdeLike | None, SerdeLike | None]:
+def result_store(
+    left: Place, store: StoreOption[Any, Any]
+) -> tuple[StoreSpec | None, SerdeLike | None, SerdeLike | None]:
     """The store of a joined table, and its serdes; a Materialized makes one also without a name."""
     if store is None:
         return None, left.key, None
@@ -280,12 +268,7 @@ def result_store(left: Place, store: StoreOption) -> tuple[StoreSpec | None, Ser
     return table_store(given, named(given, left.draft.names, "KTABLE-MERGE-")), given.key, given.value
 
 
-def refuse_partitioners(options: TableJoinOptions) -> None:
-    for option in ("partitioner", "other_partitioner"):
-        if options.get(option) is not None:
-            raise TypeError(f"{option}= is for foreign-key joins: give on=, or leave it out")
-
-
+# ------------------------------------------------------------------------------------------- table by foreign key
 PREFIX = "KTABLE-FK-JOIN-"
 REGISTRATION = f"{PREFIX}SUBSCRIPTION-REGISTRATION-"
 RESPONSE = f"{PREFIX}SUBSCRIPTION-RESPONSE-"
@@ -293,79 +276,80 @@ PROCESSOR = f"{PREFIX}SUBSCRIPTION-PROCESSOR-"
 
 
 @dataclass(frozen=True, slots=True)
-class ForeignPair:
-    """The two tables; `on` gives the foreign key of a left row."""
+class ForeignKeyJoin:
+    """A join of left rows with the right rows that their foreign keys name; `on` returns the foreign key of a row."""
 
     left: Place
     right: Place
     on: Function
     joiner: Function
-    is_left: bool  # a left row without partner comes out too
+    is_left: bool  # a left row without a partner is in the result too
+    partitioner: Partitioner | None  # of the left table
+    other_partitioner: Partitioner | None  # of the right table
+    store: StoreOption[Any, Any]
+    name: str | None
+
+    def named(self, prefix: str, suffix: str) -> str:
+        return self.left.named(self.name, prefix, suffix)
+
+    def add(self, node: Node, parent: Step, *stores: StoreSpec, uses: tuple[str, ...] = ()) -> Step:
+        return self.left.draft.add(Step(node.name, Operate(node, stores, uses)), parent)
 
 
-def join_on_foreign_key(pair: ForeignPair, options: TableJoinOptions) -> tuple[Place, str]:
+def join_on_foreign_key(join: ForeignKeyJoin) -> tuple[Place, str]:
     """The joined table, and the name of its store."""
-    send_old(pair.right.step, keep=True)
-    send_old(pair.left.step, keep=True)
-    subscriptions = _subscribe(pair, options)
-    answers = _answer(pair, subscriptions, options)
-    return _resolve(pair, answers, options)
+    send_old(join.right.step, keep=True)
+    send_old(join.left.step, keep=True)
+    return _resolve(join, _answer(join, _subscribe(join)))
 
 
-def _subscribe(pair: ForeignPair, options: TableJoinOptions) -> Step:
-    """Subscriptions leave for the right side; gives the source that reads them there."""
-    left, right, draft, name = pair.left, pair.right, pair.left.draft, options.get("name")
-    topic = left.named(name, REGISTRATION, "-subscription-registration") + "-topic"
-    node = left.named(name, REGISTRATION, "-subscription-registration-processor")
-    sink = left.named(name, "KTABLE-SINK-", "-subscription-registration-sink")
-    source = left.named(name, "KTABLE-SOURCE-", "-subscription-registration-source")
+def _subscribe(join: ForeignKeyJoin) -> Step:
+    """Subscriptions leave for the right side; returns the source that reads them there."""
+    left, right, draft = join.left, join.right, join.left.draft
+    topic = join.named(REGISTRATION, "-subscription-registration") + "-topic"
+    node = join.named(REGISTRATION, "-subscription-registration-processor")
+    sink = join.named("KTABLE-SINK-", "-subscription-registration-sink")
+    source = join.named("KTABLE-SOURCE-", "-subscription-registration-source")
     value = SubscriptionOf(left.key)
-    sent = _add(left, left.step, Subscribe(node, pair.on, pair.is_left, left.key, right.key, left.value))
-    written = draft.add(Step(sink, Write(Sink(sink, topic, right.key, value, options.get("other_partitioner")))), sent)
+    sent = join.add(Subscribe(node, join.on, join.is_left, left.key, right.key, left.value), left.step)
+    written = draft.add(Step(sink, Write(Sink(sink, topic, right.key, value, join.other_partitioner))), sent)
     read = draft.add(Step(source, ReadStream(Source(source, (topic,), None, right.key, value))), written)
     draft.internal_topics.append(InternalTopic(topic))
     draft.copartition(right.sources, frozenset({source}))
     return read
 
 
-def _answer(pair: ForeignPair, subscriptions: Step, options: TableJoinOptions) -> Step:
-    """The right side answers; gives the source that reads the answers on the left side."""
-    left, right, draft, name = pair.left, pair.right, pair.left.draft, options.get("name")
-    store = left.named(name, f"{PREFIX}SUBSCRIPTION-STATE-STORE-", "-subscription-store")
+def _answer(join: ForeignKeyJoin, subscriptions: Step) -> Step:
+    """The right side answers; returns the source that reads the answers on the left side."""
+    left, right, draft = join.left, join.right, join.left.draft
+    store = join.named(f"{PREFIX}SUBSCRIPTION-STATE-STORE-", "-subscription-store")
     kept = store_serde(right.key), store_serde(SubscriptionOf(left.key))
     spec = StoreSpec(store, SubscriptionKind(), *kept, persistent=None)
-    receive = SubscriptionReceive(left.named(name, PROCESSOR, "-subscription-receive"), store)
-    received = _add(left, subscriptions, receive, spec)
+    received = join.add(SubscriptionReceive(join.named(PROCESSOR, "-subscription-receive"), store), subscriptions, spec)
     looked_up = stores_to_look_up(right.step)
-    join = SubscriptionJoin(left.named(name, PROCESSOR, "-subscription-join-foreign"), right.name)
-    joined = draft.add(Step(join.name, Operate(join, uses=looked_up)), received)
-    update = ForeignUpdate(left.named(name, PROCESSOR, "-foreign-join-subscription"), store)
-    updated = _add(left, right.step, update, spec)
-    topic = left.named(name, RESPONSE, "-subscription-response") + "-topic"
+    answer = SubscriptionJoin(join.named(PROCESSOR, "-subscription-join-foreign"), right.name)
+    joined = join.add(answer, received, uses=looked_up)
+    update = ForeignUpdate(join.named(PROCESSOR, "-foreign-join-subscription"), store)
+    updated = join.add(update, right.step, spec)
+    topic = join.named(RESPONSE, "-subscription-response") + "-topic"
     value = ResponseOf(right.value)
-    sink = left.named(name, "KTABLE-SINK-", "-subscription-response-sink")
-    written = Step(sink, Write(Sink(sink, topic, left.key, value, options.get("partitioner"))))
-    draft.add(written, joined, updated)
-    source = left.named(name, "KTABLE-SOURCE-", "-subscription-response-source")
+    sink = join.named("KTABLE-SINK-", "-subscription-response-sink")
+    written = draft.add(Step(sink, Write(Sink(sink, topic, left.key, value, join.partitioner))), joined, updated)
+    source = join.named("KTABLE-SOURCE-", "-subscription-response-source")
     draft.internal_topics.append(InternalTopic(topic))
     return draft.add(Step(source, ReadStream(Source(source, (topic,), None, left.key, value))), written)
 
 
-def _resolve(pair: ForeignPair, answers: Step, options: TableJoinOptions) -> tuple[Place, str]:
+def _resolve(join: ForeignKeyJoin, answers: Step) -> tuple[Place, str]:
     """Answers meet the left rows that asked."""
-    left, draft, name = pair.left, pair.left.draft, options.get("name")
+    left, draft = join.left, join.left.draft
     sources = draft.copartition(left.sources, frozenset({answers.name}))
     looked_up = stores_to_look_up(left.step)
-    resolver = left.named(name, f"{RESPONSE}RESOLVER-PROCESSOR-", "-subscription-response-resolver")
-    node = ResponseJoin(resolver, left.name, pair.joiner, pair.is_left, left.value)
-    joined = draft.add(Step(node.name, Operate(node, uses=looked_up)), answers)
-    result = left.named(name, f"{PREFIX}OUTPUT-", "-result")
-    given = with_serdes(materialized(options.get("store")), left.key, None)
+    resolver = join.named(f"{RESPONSE}RESOLVER-PROCESSOR-", "-subscription-response-resolver")
+    joined = join.add(ResponseJoin(resolver, left.name, join.joiner, join.is_left, left.value), answers, uses=looked_up)
+    result = join.named(f"{PREFIX}OUTPUT-", "-result")
+    given = with_serdes(materialized(join.store), left.key, None)
     spec = table_store(given, named(given, draft.names, f"{PREFIX}OUTPUT-"))
     table = TableSource(result, given.name)
     step = draft.add(Step(result, Operate(table, (spec,)), versioned=given.history is not None), joined)
     return replace(left, step=step, name=result, value=given.value, sources=sources), spec.name
-
-
-def _add(place: Place, parent: Step, node: Node, *stores: StoreSpec) -> Step:
-    return place.draft.add(Step(node.name, Operate(node, stores)), parent)

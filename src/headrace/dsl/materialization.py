@@ -1,42 +1,41 @@
-"""From `store=` to the store that an operator gets: its name, its kind, its settings.
-
-How `suppress` becomes a node and a buffer.
-"""
+"""Stores of the DSL: the meaning of `store=`, the stores of tables and windows, the buffer of `suppress`."""
 
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import cast
+from typing import Any, cast
 
 from headrace.dsl.logical.graph import Place
 from headrace.dsl.logical.steps import Operate, Step
 from headrace.dsl.logical.table_properties import grace_of, refuse_suppress, send_old
-from headrace.dsl.options import EmitStrategy, Materialized, Suppressed
+from headrace.dsl.options import EmitStrategy, Materialized, Suppressed, check_serde
+from headrace.dsl.types import K, V
 from headrace.model.windows import SessionWindows, SlidingWindows, TimeWindows, UnlimitedWindows, Windows
 from headrace.serde.protocol import Serde
 from headrace.state.spec import BufferKind, KeyValueKind, Kind, SessionKind, StoreSpec, VersionedKind, WindowKind
 from headrace.topology.naming import Names
 from headrace.topology.nodes import SerdeLike, SessionWindowedOf, Suppress, WindowedOf
 
-StoreOption = str | Materialized | None
+StoreOption = str | Materialized[K, V] | None
 AnyWindows = Windows | SlidingWindows | SessionWindows
 
 
-def materialized(store: StoreOption, *, value: SerdeLike | None = None) -> Materialized:
-    """`store=` as a Materialized; a `value=` beside it fills the gap."""
+def materialized(store: StoreOption[Any, Any], *, value: SerdeLike | None = None) -> Materialized:
+    """`store=` as a Materialized, with the serde of `value=` if the store has none."""
     given = Materialized(store) if isinstance(store, str) else store or Materialized()
     if not isinstance(given, Materialized):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise TypeError(f"store= is a name or a Materialized, not {given!r}")
+    check_serde("value", value)
     return replace(given, value=value) if given.value is None and value is not None else given
 
 
 def named(given: Materialized, names: Names, prefix: str) -> str:
-    """The store's name; a generated one uses up a number."""
+    """The store's name. A generated name takes a number, as in Kafka Streams."""
     return names.store(prefix) if given.name is None else given.name
 
 
 def with_serdes(given: Materialized, key: SerdeLike | None, value: SerdeLike | None) -> Materialized:
-    """With these serdes where it has none."""
+    """The store with these serdes where it has none."""
     key = key if given.key is None else given.key
     return replace(given, key=key, value=value if given.value is None else given.value)
 
@@ -50,7 +49,7 @@ def table_store(given: Materialized, name: str) -> StoreSpec:
 
 
 def window_store(given: Materialized, name: str, windows: AnyWindows, emit: EmitStrategy) -> StoreSpec:
-    """The store of a windowed table. If results come on close only time windows are cached, as in Kafka."""
+    """The store of a windowed table. With emit-on-close only time windows are cached, as in Kafka Streams."""
     if given.history is not None:
         raise ValueError(f"the store {name!r} is for windows and cannot have a history: give it a retention")
     needed = span(windows)
@@ -60,11 +59,8 @@ def window_store(given: Materialized, name: str, windows: AnyWindows, emit: Emit
             f"the store {name!r} keeps windows for {retention} ms, but they take records for {needed} ms "
             "(their size and grace): use a longer retention or a shorter grace"
         )
-    on_close, time_windows = (
-        emit is EmitStrategy.ON_WINDOW_CLOSE,
-        not isinstance(windows, SlidingWindows | SessionWindows),
-    )
-    caching = given.caching and (time_windows or not on_close)
+    on_close = emit is EmitStrategy.ON_WINDOW_CLOSE
+    caching = given.caching and not (on_close and isinstance(windows, SlidingWindows | SessionWindows))
     return _spec(given, name, _window_kind(windows, retention, on_close=on_close), caching=caching)
 
 
@@ -117,7 +113,9 @@ def _spec(given: Materialized, name: str, kind: Kind, *, caching: bool) -> Store
     )
 
 
+# ---------------------------------------------------------------------------------------------------------- suppress
 def suppress(place: Place, suppressed: Suppressed, name: str | None) -> Place:
+    """The place below a `suppress` node, which keeps updates in a buffer."""
     node_name = place.draft.names.take("KTABLE-SUPPRESS-") if name is None else name
     if place.step.versioned:
         refuse_suppress(node_name)

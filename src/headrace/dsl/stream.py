@@ -1,22 +1,37 @@
-"""KStream: records that stand for themselves, one method per verb.
-
-A stream split into branches.
-"""
+"""KStream, a stream of records with one method for each operator; BranchedKStream, a stream that is being split."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Generic, NoReturn, Self, TextIO, TypeVar, Unpack
+from datetime import timedelta
+from typing import Any, Generic, Self, TextIO, cast, overload
 
-from headrace.dsl import joins, retired_names
+from headrace.dsl import joins
 from headrace.dsl.functions import Function, printer, topic_extractor, with_key, with_key_joiner
 from headrace.dsl.grouped import KGroupedStream
 from headrace.dsl.joins import JoinKind, JoinOptions, Side
 from headrace.dsl.logical.graph import Place, repartition
 from headrace.dsl.logical.steps import Operate, Step, Write
 from headrace.dsl.materialization import StoreOption, materialized, named, table_store, with_serdes
+from headrace.dsl.options import check_serde
 from headrace.dsl.table import GlobalKTable, KTable
+from headrace.dsl.types import (
+    K2,
+    V2,
+    Encoder,
+    FixedKeyRecordProcessor,
+    K,
+    K_co,
+    PartitionFunction,
+    R,
+    RecordProcessor,
+    V,
+    V_co,
+)
+from headrace.hints import explain_names
+from headrace.model.windows import JoinWindows
+from headrace.serde.protocol import Serde
 from headrace.topology import validation
 from headrace.topology.builder import stores_of
 from headrace.topology.naming import valid_name
@@ -28,7 +43,6 @@ from headrace.topology.nodes import (
     Foreach,
     Map,
     MapValues,
-    Partitioner,
     PassThrough,
     Peek,
     Process,
@@ -36,85 +50,246 @@ from headrace.topology.nodes import (
     SerdeLike,
     Sink,
     TableSource,
-    TopicExtractor,
 )
+from headrace.topology.processor import FixedKeyProcessor, Processor
 
 
+@explain_names(
+    {
+        "aggregate": "group_by_key().aggregate(init, f)",
+        "aggregate_by_key": "group_by_key().aggregate(init, f)",
+        "branch": "split().branch(predicate, name=…).default_branch()",
+        "count": "group_by_key().count()",
+        "count_by_key": "group_by_key().count()",
+        "flat_transform": "process(supplier, *store_names)",
+        "flat_transform_values": "process_values(supplier, *store_names)",
+        "for_each": "foreach(f)",
+        "reduce": "group_by_key().reduce(f)",
+        "reduce_by_key": "group_by_key().reduce(f)",
+        "through": "repartition(name=…), or to(topic) and builder.stream(topic)",
+        "transform": "process(supplier, *store_names)",
+        "transform_values": "process_values(supplier, *store_names)",
+        "windowed_by": "group_by_key().windowed_by(windows)",
+        "write_as_text": "print(to=open(path, 'w'))",
+    }
+)
 @dataclass(frozen=True, eq=False, repr=False, slots=True)
-class KStream:
-    """A stream of records; `rekeyed`: its keys have changed since it was last partitioned by them."""
+class KStream(Generic[K_co, V_co]):
+    """A stream of records. `StreamsBuilder.stream` makes one, and each operator makes another.
+
+    A function of values takes `(value)` or `(key, value)`; a joiner takes `(left, right)` or `(key, left, right)`. The
+    options `key=` and `value=` are serdes.
+
+    >>> from headrace import StreamsBuilder, serde
+    >>> from headrace.testing import TopologyTestDriver
+    >>> builder = StreamsBuilder()
+    >>> lines = builder.stream("lines", key=serde.STRING, value=serde.STRING)
+    >>> full_lines = lines.filter(lambda line: line).map_values(lambda key, line: f"{key}: {line}")
+    >>> full_lines.to("full-lines", value=serde.STRING)
+    >>> with TopologyTestDriver(builder.build()) as driver:
+    ...     driver.input_topic("lines", key=serde.STRING, value=serde.STRING).pipe_key_values([("a", "x"), ("b", "")])
+    ...     driver.output_topic("full-lines", value=serde.STRING).read_values()
+    ['a: x']
+    """
 
     place: Place
-    rekeyed: bool = False
+    rekeyed: bool = False  # the keys have changed since the stream was last partitioned by them
 
     def __repr__(self) -> str:
         return f"<KStream {self.place.name}>"
 
     # ------------------------------------------------------------------------------------------- record by record
-    def filter(self, keep: Function, *, name: str | None = None) -> KStream:
-        """Keep the records for which `keep` is true."""
+    @overload
+    def filter(self, keep: Callable[[V_co], object], *, name: str | None = None) -> KStream[K_co, V_co]: ...
+    @overload
+    def filter(self, keep: Callable[[K_co, V_co], object], *, name: str | None = None) -> KStream[K_co, V_co]: ...
+    def filter(self, keep: Function, *, name: str | None = None) -> KStream[K_co, V_co]:
+        """Keep the records for which `keep` is true.
+
+        >>> from headrace import StreamsBuilder, serde
+        >>> StreamsBuilder().stream("prices", value=serde.LONG).filter(lambda price: price > 100)
+        <KStream KSTREAM-FILTER-0000000001>
+        """
         return self._then(Filter(self._name(name, "KSTREAM-FILTER-"), with_key(keep)))
 
-    def filter_not(self, drop: Function, *, name: str | None = None) -> KStream:
+    @overload
+    def filter_not(self, drop: Callable[[V_co], object], *, name: str | None = None) -> KStream[K_co, V_co]: ...
+    @overload
+    def filter_not(self, drop: Callable[[K_co, V_co], object], *, name: str | None = None) -> KStream[K_co, V_co]: ...
+    def filter_not(self, drop: Function, *, name: str | None = None) -> KStream[K_co, V_co]:
         """Drop the records for which `drop` is true."""
         return self._then(Filter(self._name(name, "KSTREAM-FILTER-"), with_key(drop), negate=True))
 
-    def map(self, change: Function, *, name: str | None = None) -> KStream:
-        """One `(key, value)` for every record."""
+    @overload
+    def map(self, change: Callable[[V_co], tuple[K2, V2]], *, name: str | None = None) -> KStream[K2, V2]: ...
+    @overload
+    def map(self, change: Callable[[K_co, V_co], tuple[K2, V2]], *, name: str | None = None) -> KStream[K2, V2]: ...
+    def map(self, change: Function, *, name: str | None = None) -> KStream[Any, Any]:
+        """Replace each record by the `(key, value)` that `change` returns.
+
+        >>> from headrace import StreamsBuilder, serde
+        >>> StreamsBuilder().stream("lines", value=serde.STRING).map(lambda line: (line[0], len(line)))
+        <KStream KSTREAM-MAP-0000000001>
+        """
         node = Map(self._name(name, "KSTREAM-MAP-"), with_key(change))
         return KStream(self.place.changing(node, key=True, value=True), rekeyed=True)
 
-    def map_values(self, change: Function, *, name: str | None = None) -> KStream:
-        """Another value for every record."""
+    @overload
+    def map_values(self, change: Callable[[V_co], V2], *, name: str | None = None) -> KStream[K_co, V2]: ...
+    @overload
+    def map_values(self, change: Callable[[K_co, V_co], V2], *, name: str | None = None) -> KStream[K_co, V2]: ...
+    def map_values(self, change: Function, *, name: str | None = None) -> KStream[K_co, Any]:
+        """Replace each value by the one that `change` returns.
+
+        >>> from headrace import StreamsBuilder, serde
+        >>> StreamsBuilder().stream("lines", value=serde.STRING).map_values(str.upper)
+        <KStream KSTREAM-MAPVALUES-0000000001>
+        """
         node = MapValues(self._name(name, "KSTREAM-MAPVALUES-"), with_key(change))
         return KStream(self.place.changing(node, value=True), self.rekeyed)
 
-    def flat_map(self, change: Function, *, name: str | None = None) -> KStream:
-        """Any number of `(key, value)` pairs for every record."""
+    @overload
+    def flat_map(
+        self, change: Callable[[V_co], list[tuple[K2, V2]]], *, name: str | None = None
+    ) -> KStream[K2, V2]: ...
+    @overload
+    def flat_map(
+        self, change: Callable[[K_co, V_co], list[tuple[K2, V2]]], *, name: str | None = None
+    ) -> KStream[K2, V2]: ...
+    @overload
+    def flat_map(
+        self, change: Callable[[V_co], Iterable[tuple[K2, V2]]], *, name: str | None = None
+    ) -> KStream[K2, V2]: ...
+    @overload
+    def flat_map(
+        self, change: Callable[[K_co, V_co], Iterable[tuple[K2, V2]]], *, name: str | None = None
+    ) -> KStream[K2, V2]: ...
+    def flat_map(self, change: Function, *, name: str | None = None) -> KStream[Any, Any]:
+        """Replace each record by any number of `(key, value)` pairs.
+
+        >>> from headrace import StreamsBuilder, serde
+        >>> StreamsBuilder().stream("lines", value=serde.STRING).flat_map(lambda line: [(w, 1) for w in line.split()])
+        <KStream KSTREAM-FLATMAP-0000000001>
+        """
         node = FlatMap(self._name(name, "KSTREAM-FLATMAP-"), with_key(change))
         return KStream(self.place.changing(node, key=True, value=True), rekeyed=True)
 
-    def flat_map_values(self, change: Function, *, name: str | None = None) -> KStream:
-        """Any number of values for every record."""
+    @overload
+    def flat_map_values(
+        self, change: Callable[[V_co], Iterable[V2]], *, name: str | None = None
+    ) -> KStream[K_co, V2]: ...
+    @overload
+    def flat_map_values(
+        self, change: Callable[[K_co, V_co], Iterable[V2]], *, name: str | None = None
+    ) -> KStream[K_co, V2]: ...
+    def flat_map_values(self, change: Function, *, name: str | None = None) -> KStream[K_co, Any]:
+        """Replace each value by any number of values.
+
+        >>> from headrace import StreamsBuilder, serde
+        >>> StreamsBuilder().stream("lines", value=serde.STRING).flat_map_values(str.split)
+        <KStream KSTREAM-FLATMAPVALUES-0000000001>
+        """
         node = FlatMapValues(self._name(name, "KSTREAM-FLATMAPVALUES-"), with_key(change))
         return KStream(self.place.changing(node, value=True), self.rekeyed)
 
-    def select_key(self, select: Function, *, name: str | None = None) -> KStream:
-        """Another key for every record."""
+    @overload
+    def select_key(self, select: Callable[[V_co], K2], *, name: str | None = None) -> KStream[K2, V_co]: ...
+    @overload
+    def select_key(self, select: Callable[[K_co, V_co], K2], *, name: str | None = None) -> KStream[K2, V_co]: ...
+    def select_key(self, select: Function, *, name: str | None = None) -> KStream[Any, V_co]:
+        """Replace each key by the one that `select` returns.
+
+        >>> from headrace import StreamsBuilder, serde
+        >>> StreamsBuilder().stream("orders", value=serde.JSON).select_key(lambda order: order["customer"])
+        <KStream KSTREAM-KEY-SELECT-0000000001>
+        """
         node = SelectKey(self._name(name, "KSTREAM-KEY-SELECT-"), with_key(select))
         return KStream(self.place.changing(node, key=True), rekeyed=True)
 
-    def peek(self, look: Function, *, name: str | None = None) -> KStream:
-        """Look at every record and pass it on."""
+    @overload
+    def peek(self, look: Callable[[V_co], object], *, name: str | None = None) -> KStream[K_co, V_co]: ...
+    @overload
+    def peek(self, look: Callable[[K_co, V_co], object], *, name: str | None = None) -> KStream[K_co, V_co]: ...
+    def peek(self, look: Function, *, name: str | None = None) -> KStream[K_co, V_co]:
+        """Call `look` for each record and pass the record on."""
         return self._then(Peek(self._name(name, "KSTREAM-PEEK-"), with_key(look)))
 
+    @overload
+    def foreach(self, look: Callable[[V_co], object], *, name: str | None = None) -> None: ...
+    @overload
+    def foreach(self, look: Callable[[K_co, V_co], object], *, name: str | None = None) -> None: ...
     def foreach(self, look: Function, *, name: str | None = None) -> None:
-        """Look at every record; nothing follows."""
+        """Call `look` for each record; nothing follows."""
         self._then(Foreach(self._name(name, "KSTREAM-FOREACH-"), with_key(look)))
 
     def print(self, *, label: str | None = None, to: TextIO | None = None, name: str | None = None) -> None:
-        """Print every record, to standard output or to an open file."""
+        """Print each record as `[label]: key, value`, to standard output or to an open file."""
         self._then(Foreach(self._name(name, "KSTREAM-PRINTER-"), printer(label or self.place.name, to)))
 
-    def process(self, supplier: Callable[[], Any], *store_names: str, name: str | None = None) -> KStream:
-        """Hand every record to a processor, which may forward any number of records."""
+    @overload
+    def process(
+        self, supplier: Callable[[], Processor[K_co, V_co, K2, V2]], *store_names: str, name: str | None = None
+    ) -> KStream[K2, V2]: ...
+    @overload
+    def process(
+        self, supplier: Callable[[], RecordProcessor[K_co, V_co]], *store_names: str, name: str | None = None
+    ) -> KStream[Any, Any]: ...
+    def process(
+        self, supplier: Callable[[], RecordProcessor[K_co, V_co]], *store_names: str, name: str | None = None
+    ) -> KStream[Any, Any]:
+        """Give each record to a processor, which forwards any number of records.
+
+        `supplier` is called once for each task: it is the processor's class, or a function. `store_names` are the
+        stores that the processor uses.
+
+        >>> from headrace import Processor, Record, StreamsBuilder, serde
+        >>> class Later(Processor[str, str, str, str]):
+        ...     def init(self, context):
+        ...         self.context = context
+        ...     def process(self, record: Record[str, str]) -> None:
+        ...         self.context.forward(record.with_timestamp(record.timestamp + 1000))
+        >>> StreamsBuilder().stream("lines", key=serde.STRING, value=serde.STRING).process(Later)
+        <KStream KSTREAM-PROCESSOR-0000000001>
+        """
         name = self.place.draft.names.take("KSTREAM-PROCESSOR-") if name is None else valid_name(name)
         place = self._process(Process(name, supplier), store_names)
         return KStream(replace(place, key=None, value=None), rekeyed=True)
 
-    def process_values(self, supplier: Callable[[], Any], *store_names: str, name: str | None = None) -> KStream:
-        """Hand every record to a processor that cannot change its key."""
+    @overload
+    def process_values(
+        self, supplier: Callable[[], FixedKeyProcessor[K_co, V_co, V2]], *store_names: str, name: str | None = None
+    ) -> KStream[K_co, V2]: ...
+    @overload
+    def process_values(
+        self, supplier: Callable[[], FixedKeyRecordProcessor[K_co, V_co]], *store_names: str, name: str | None = None
+    ) -> KStream[K_co, Any]: ...
+    def process_values(
+        self, supplier: Callable[[], FixedKeyRecordProcessor[K_co, V_co]], *store_names: str, name: str | None = None
+    ) -> KStream[K_co, Any]:
+        """Give each record to a `FixedKeyProcessor`, which cannot change keys. So no repartition is needed after it."""
         name = self.place.draft.names.take("KSTREAM-PROCESSVALUES-") if name is None else valid_name(name)
         place = self._process(Process(name, supplier, fixed_key=True), store_names)
         return KStream(replace(place, value=None), self.rekeyed)
 
     # ------------------------------------------------------------------------------------------- streams and topics
-    def split(self, *, name: str | None = None) -> BranchedKStream[KStream]:
-        """Send every record down the first branch whose predicate holds."""
-        return BranchedKStream(self.place, name, lambda place: KStream(place, self.rekeyed))
+    def split(self, *, name: str | None = None) -> BranchedKStream[K_co, V_co]:
+        """Split the stream: each record goes to the first branch whose predicate is true.
 
-    def merge(self, other: KStream, *, name: str | None = None) -> KStream:
-        """The records of both streams."""
+        >>> from headrace import StreamsBuilder, serde
+        >>> prices = StreamsBuilder().stream("prices", value=serde.LONG)
+        >>> prices.split(name="price-").branch(lambda price: price > 100, name="high").default_branch(name="low")
+        {'price-high': <KStream price-high>, 'price-low': <KStream price-low>}
+        """
+        return BranchedKStream(self, name)
+
+    def merge(self, other: KStream[K2, V2], *, name: str | None = None) -> KStream[K_co | K2, V_co | V2]:
+        """The records of both streams.
+
+        >>> from headrace import StreamsBuilder
+        >>> builder = StreamsBuilder()
+        >>> builder.stream("shop").merge(builder.stream("web"))
+        <KStream KSTREAM-MERGE-0000000002>
+        """
         mine, theirs = self.place, other.place
         node = PassThrough(self._name(name, "KSTREAM-MERGE-"))
         step = mine.draft.add(Step(node.name, Operate(node), merges=True), mine.step, theirs.step)
@@ -124,15 +299,20 @@ class KStream:
         return KStream(place, self.rekeyed or other.rekeyed)
 
     def repartition(
-        self,
+        self: KStream[K, V],
         *,
         name: str | None = None,
         partitions: int | None = None,
-        key: SerdeLike | None = None,
-        value: SerdeLike | None = None,
-        partitioner: Partitioner | None = None,
-    ) -> KStream:
-        """Through a topic of the application's own, to the partition of the key."""
+        key: Serde[K] | None = None,
+        value: Serde[V] | None = None,
+        partitioner: PartitionFunction[K, V] | None = None,
+    ) -> KStream[K, V]:
+        """Send the records through an internal topic, each to the partition of its key.
+
+        >>> from headrace import StreamsBuilder
+        >>> StreamsBuilder().stream("lines").repartition(name="by-line", partitions=4)
+        <KStream by-line-repartition-source>
+        """
         if partitions is not None and partitions < 1:
             raise ValueError(f"a topic has at least one partition, not {partitions}")
         place = self._with_serdes(key, value)
@@ -142,23 +322,55 @@ class KStream:
         )
         return KStream(replace(place.at(step), sources=frozenset({step.name})))
 
+    @overload
+    def to(
+        self: KStream[K | None, V | None],
+        topic: str | Callable[[K, V, Any], str],
+        *,
+        key: Encoder[K] | None = None,
+        value: Encoder[V] | None = None,
+        partitioner: PartitionFunction[K, V] | None = None,
+        name: str | None = None,
+    ) -> None: ...
+    @overload
+    def to(
+        self: KStream[K | None, V | None],
+        topic: Callable[[K, V], str],
+        *,
+        key: Encoder[K] | None = None,
+        value: Encoder[V] | None = None,
+        partitioner: PartitionFunction[K, V] | None = None,
+        name: str | None = None,
+    ) -> None: ...
     def to(
         self,
-        topic: str | TopicExtractor,
+        topic: str | Function,
         *,
-        key: SerdeLike | None = None,
-        value: SerdeLike | None = None,
-        partitioner: Partitioner | None = None,
+        key: Encoder[Any] | None = None,
+        value: Encoder[Any] | None = None,
+        partitioner: PartitionFunction[Any, Any] | None = None,
         name: str | None = None,
     ) -> None:
-        """Write to a topic, or to the one that `topic(key, value, context)` names."""
-        place = self._with_serdes(key, value)
+        """Write the records to a topic, or to the topic that `topic(key, value, context)` returns.
+
+        >>> from headrace import StreamsBuilder, serde
+        >>> lines = StreamsBuilder().stream("lines", key=serde.STRING, value=serde.STRING)
+        >>> lines.map_values(len).to("lengths", value=serde.LONG)
+        """
+        place = self._with_serdes(cast("SerdeLike | None", key), cast("SerdeLike | None", value))
         target = topic if isinstance(topic, str) else topic_extractor(topic)
         sink = Sink(self._name(name, "KSTREAM-SINK-"), target, place.key, place.value, partitioner)
         place.at(Step(sink.name, Write(sink)))
 
-    def to_table(self, *, store: StoreOption = None, name: str | None = None) -> KTable:
-        """The latest value of every key."""
+    def to_table(
+        self: KStream[K | None, V | None], *, store: StoreOption[K, V] = None, name: str | None = None
+    ) -> KTable[K, V]:
+        """The table of the latest value of each key; a record without a value deletes the row of its key.
+
+        >>> from headrace import StreamsBuilder, serde
+        >>> StreamsBuilder().stream("prices", key=serde.STRING, value=serde.LONG).to_table(store="prices")
+        <KTable KSTREAM-TOTABLE-0000000001>
+        """
         table = self._name(name, "KSTREAM-TOTABLE-")
         given = with_serdes(materialized(store), self.place.key, self.place.value)
         spec = table_store(given, named(given, self.place.draft.names, "KSTREAM-TOTABLE-"))
@@ -172,37 +384,351 @@ class KStream:
 
     # ----------------------------------------------------------------------------------------------------- groups
     def group_by_key(
-        self, *, key: SerdeLike | None = None, value: SerdeLike | None = None, name: str | None = None
-    ) -> KGroupedStream:
-        """Group the records by their keys."""
+        self: KStream[K | None, V | None],
+        *,
+        key: Serde[K] | None = None,
+        value: Serde[V] | None = None,
+        name: str | None = None,
+    ) -> KGroupedStream[K, V]:
+        """Group the records by their keys. Records without a key or a value are dropped.
+
+        >>> from headrace import StreamsBuilder
+        >>> StreamsBuilder().stream("clicks").group_by_key().count(store="clicks-by-user")
+        <KTable KSTREAM-AGGREGATE-0000000001>
+        """
         return KGroupedStream(self._with_serdes(key, value), self.rekeyed, None if name is None else valid_name(name))
 
+    @overload
     def group_by(
-        self, select: Function, *, key: SerdeLike | None = None, value: SerdeLike | None = None, name: str | None = None
-    ) -> KGroupedStream:
-        """Group the records by the keys that `select` gives."""
+        self: KStream[K_co, V | None],
+        select: Callable[[V], K2 | None],
+        *,
+        key: Serde[K2] | None = None,
+        value: Serde[V] | None = None,
+        name: str | None = None,
+    ) -> KGroupedStream[K2, V]: ...
+    @overload
+    def group_by(
+        self: KStream[K_co, V | None],
+        select: Callable[[K_co, V], K2 | None],
+        *,
+        key: Serde[K2] | None = None,
+        value: Serde[V] | None = None,
+        name: str | None = None,
+    ) -> KGroupedStream[K2, V]: ...
+    def group_by(
+        self,
+        select: Function,
+        *,
+        key: Serde[Any] | None = None,
+        value: Serde[Any] | None = None,
+        name: str | None = None,
+    ) -> KGroupedStream[Any, Any]:
+        """Group the records by the keys that `select` returns. Records without a key or a value are dropped.
+
+        >>> from headrace import StreamsBuilder, serde
+        >>> words = StreamsBuilder().stream("words", value=serde.STRING)
+        >>> words.group_by(lambda word: word, key=serde.STRING).count()
+        <KTable KSTREAM-AGGREGATE-0000000003>
+        """
         return self.select_key(select, name=name).group_by_key(key=key, value=value, name=name)
 
     # ------------------------------------------------------------------------------------------------------ joins
-    def join(self, other: KStream | KTable | GlobalKTable, joiner: Function, **options: Unpack[JoinOptions]) -> KStream:
-        """Records with a partner: of the other stream in the same window, in the table, or in the global table."""
-        return self._join(other, joiner, "inner", options)
+    @overload
+    def join(
+        self: KStream[K_co, V | None],
+        other: KStream[K_co, V2 | None],
+        joiner: Callable[[V, V2], R],
+        *,
+        windows: JoinWindows,
+        key: Serde[K_co] | None = None,
+        value: Serde[V] | None = None,
+        other_value: Serde[V2] | None = None,
+        store: StoreOption[Any, Any] = None,
+        name: str | None = None,
+    ) -> KStream[K_co, R]: ...
+    @overload
+    def join(
+        self: KStream[K_co, V | None],
+        other: KTable[K_co, V2],
+        joiner: Callable[[V, V2], R],
+        *,
+        grace: int | timedelta | None = None,
+        key: Serde[K_co] | None = None,
+        value: Serde[V] | None = None,
+        name: str | None = None,
+    ) -> KStream[K_co, R]: ...
+    @overload
+    def join(
+        self: KStream[K_co, V | None],
+        other: GlobalKTable[K2, V2],
+        joiner: Callable[[V, V2], R],
+        *,
+        on: Callable[[V], K2 | None],
+        name: str | None = None,
+    ) -> KStream[K_co, R]: ...
+    @overload
+    def join(
+        self: KStream[K_co, V | None],
+        other: GlobalKTable[K2, V2],
+        joiner: Callable[[V, V2], R],
+        *,
+        on: Callable[[K_co, V], K2 | None],
+        name: str | None = None,
+    ) -> KStream[K_co, R]: ...
+    @overload
+    def join(
+        self: KStream[K_co, V | None],
+        other: KStream[K_co, V2 | None],
+        joiner: Callable[[K_co, V, V2], R],
+        *,
+        windows: JoinWindows,
+        key: Serde[K_co] | None = None,
+        value: Serde[V] | None = None,
+        other_value: Serde[V2] | None = None,
+        store: StoreOption[Any, Any] = None,
+        name: str | None = None,
+    ) -> KStream[K_co, R]: ...
+    @overload
+    def join(
+        self: KStream[K_co, V | None],
+        other: KTable[K_co, V2],
+        joiner: Callable[[K_co, V, V2], R],
+        *,
+        grace: int | timedelta | None = None,
+        key: Serde[K_co] | None = None,
+        value: Serde[V] | None = None,
+        name: str | None = None,
+    ) -> KStream[K_co, R]: ...
+    @overload
+    def join(
+        self: KStream[K_co, V | None],
+        other: GlobalKTable[K2, V2],
+        joiner: Callable[[K_co, V, V2], R],
+        *,
+        on: Callable[[V], K2 | None],
+        name: str | None = None,
+    ) -> KStream[K_co, R]: ...
+    @overload
+    def join(
+        self: KStream[K_co, V | None],
+        other: GlobalKTable[K2, V2],
+        joiner: Callable[[K_co, V, V2], R],
+        *,
+        on: Callable[[K_co, V], K2 | None],
+        name: str | None = None,
+    ) -> KStream[K_co, R]: ...
+    def join(
+        self,
+        other: KStream[Any, Any] | KTable[Any, Any] | GlobalKTable[Any, Any],
+        joiner: Function,
+        *,
+        windows: JoinWindows | None = None,
+        grace: int | timedelta | None = None,
+        on: Function | None = None,
+        key: Serde[Any] | None = None,
+        value: Serde[Any] | None = None,
+        other_value: Serde[Any] | None = None,
+        store: StoreOption[Any, Any] = None,
+        name: str | None = None,
+    ) -> KStream[Any, Any]:
+        """Join each record with its partners. Records without a partner are dropped.
 
+        With a KStream, partners have the same key and are at most `windows` apart. Both streams keep their records in
+        window stores: `store` names them, `key`, `value` and `other_value` are their serdes.
+
+        With a KTable, the partner is the row of the same key. If the table is versioned, `grace` makes the join wait
+        for late rows. `key` and `value` are the serdes of a repartition topic, if the stream needs one.
+
+        With a GlobalKTable, the partner is the row of the key that `on` returns.
+
+        >>> from headrace import JoinWindows, StreamsBuilder, serde
+        >>> builder = StreamsBuilder()
+        >>> orders = builder.stream("orders", key=serde.STRING, value=serde.JSON)
+        >>> payments = builder.stream("payments", key=serde.STRING, value=serde.JSON)
+        >>> customers = builder.table("customers", key=serde.STRING, value=serde.JSON)
+        >>> products = builder.global_table("products", key=serde.STRING, value=serde.JSON)
+        >>> orders.join(payments, lambda order, payment: order | payment, windows=JoinWindows.of(60_000))
+        <KStream KSTREAM-MERGE-0000000012>
+        >>> orders.join(customers, lambda order, customer: order | customer)
+        <KStream KSTREAM-JOIN-0000000013>
+        >>> orders.join(products, lambda order, product: order | product, on=lambda order: order["product"])
+        <KStream KSTREAM-LEFTJOIN-0000000014>
+        """
+        return self._join(other, joiner, "inner", JoinOptions(windows, grace, on, key, value, other_value, store, name))
+
+    @overload
     def left_join(
-        self, other: KStream | KTable | GlobalKTable, joiner: Function, **options: Unpack[JoinOptions]
-    ) -> KStream:
-        """All records of this stream, with None for a partner that is not there."""
-        return self._join(other, joiner, "left", options)
+        self: KStream[K_co, V | None],
+        other: KStream[K_co, V2 | None],
+        joiner: Callable[[V, V2 | None], R],
+        *,
+        windows: JoinWindows,
+        key: Serde[K_co] | None = None,
+        value: Serde[V] | None = None,
+        other_value: Serde[V2] | None = None,
+        store: StoreOption[Any, Any] = None,
+        name: str | None = None,
+    ) -> KStream[K_co, R]: ...
+    @overload
+    def left_join(
+        self: KStream[K_co, V | None],
+        other: KTable[K_co, V2],
+        joiner: Callable[[V, V2 | None], R],
+        *,
+        grace: int | timedelta | None = None,
+        key: Serde[K_co] | None = None,
+        value: Serde[V] | None = None,
+        name: str | None = None,
+    ) -> KStream[K_co, R]: ...
+    @overload
+    def left_join(
+        self: KStream[K_co, V | None],
+        other: GlobalKTable[K2, V2],
+        joiner: Callable[[V, V2 | None], R],
+        *,
+        on: Callable[[V], K2 | None],
+        name: str | None = None,
+    ) -> KStream[K_co, R]: ...
+    @overload
+    def left_join(
+        self: KStream[K_co, V | None],
+        other: GlobalKTable[K2, V2],
+        joiner: Callable[[V, V2 | None], R],
+        *,
+        on: Callable[[K_co, V], K2 | None],
+        name: str | None = None,
+    ) -> KStream[K_co, R]: ...
+    @overload
+    def left_join(
+        self: KStream[K_co, V | None],
+        other: KStream[K_co, V2 | None],
+        joiner: Callable[[K_co, V, V2 | None], R],
+        *,
+        windows: JoinWindows,
+        key: Serde[K_co] | None = None,
+        value: Serde[V] | None = None,
+        other_value: Serde[V2] | None = None,
+        store: StoreOption[Any, Any] = None,
+        name: str | None = None,
+    ) -> KStream[K_co, R]: ...
+    @overload
+    def left_join(
+        self: KStream[K_co, V | None],
+        other: KTable[K_co, V2],
+        joiner: Callable[[K_co, V, V2 | None], R],
+        *,
+        grace: int | timedelta | None = None,
+        key: Serde[K_co] | None = None,
+        value: Serde[V] | None = None,
+        name: str | None = None,
+    ) -> KStream[K_co, R]: ...
+    @overload
+    def left_join(
+        self: KStream[K_co, V | None],
+        other: GlobalKTable[K2, V2],
+        joiner: Callable[[K_co, V, V2 | None], R],
+        *,
+        on: Callable[[V], K2 | None],
+        name: str | None = None,
+    ) -> KStream[K_co, R]: ...
+    @overload
+    def left_join(
+        self: KStream[K_co, V | None],
+        other: GlobalKTable[K2, V2],
+        joiner: Callable[[K_co, V, V2 | None], R],
+        *,
+        on: Callable[[K_co, V], K2 | None],
+        name: str | None = None,
+    ) -> KStream[K_co, R]: ...
+    def left_join(
+        self,
+        other: KStream[Any, Any] | KTable[Any, Any] | GlobalKTable[Any, Any],
+        joiner: Function,
+        *,
+        windows: JoinWindows | None = None,
+        grace: int | timedelta | None = None,
+        on: Function | None = None,
+        key: Serde[Any] | None = None,
+        value: Serde[Any] | None = None,
+        other_value: Serde[Any] | None = None,
+        store: StoreOption[Any, Any] = None,
+        name: str | None = None,
+    ) -> KStream[Any, Any]:
+        """Join each record with its partners; a record without a partner is joined with None.
 
-    def outer_join(self, other: KStream, joiner: Function, **options: Unpack[JoinOptions]) -> KStream:
-        """All records of both streams, with None for a partner that is not there."""
+        The options are those of `join`.
+
+        >>> from headrace import StreamsBuilder, serde
+        >>> builder = StreamsBuilder()
+        >>> orders = builder.stream("orders", key=serde.STRING, value=serde.LONG)
+        >>> names = builder.table("customers", key=serde.STRING, value=serde.STRING)
+        >>> orders.left_join(names, lambda amount, name: f"{name or 'unknown'}: {amount}")
+        <KStream KSTREAM-LEFTJOIN-0000000004>
+        """
+        return self._join(other, joiner, "left", JoinOptions(windows, grace, on, key, value, other_value, store, name))
+
+    @overload
+    def outer_join(
+        self: KStream[K_co, V | None],
+        other: KStream[K_co, V2 | None],
+        joiner: Callable[[V | None, V2 | None], R],
+        *,
+        windows: JoinWindows,
+        key: Serde[K_co] | None = None,
+        value: Serde[V] | None = None,
+        other_value: Serde[V2] | None = None,
+        store: StoreOption[Any, Any] = None,
+        name: str | None = None,
+    ) -> KStream[K_co, R]: ...
+    @overload
+    def outer_join(
+        self: KStream[K_co, V | None],
+        other: KStream[K_co, V2 | None],
+        joiner: Callable[[K_co, V | None, V2 | None], R],
+        *,
+        windows: JoinWindows,
+        key: Serde[K_co] | None = None,
+        value: Serde[V] | None = None,
+        other_value: Serde[V2] | None = None,
+        store: StoreOption[Any, Any] = None,
+        name: str | None = None,
+    ) -> KStream[K_co, R]: ...
+    def outer_join(
+        self,
+        other: KStream[Any, Any],
+        joiner: Function,
+        *,
+        windows: JoinWindows | None = None,
+        key: Serde[Any] | None = None,
+        value: Serde[Any] | None = None,
+        other_value: Serde[Any] | None = None,
+        store: StoreOption[Any, Any] = None,
+        name: str | None = None,
+    ) -> KStream[Any, Any]:
+        """Join the records of two streams; a record of either stream without a partner is joined with None.
+
+        The options are those of `join` with a KStream.
+
+        >>> from headrace import JoinWindows, StreamsBuilder, serde
+        >>> builder = StreamsBuilder()
+        >>> sent = builder.stream("sent", key=serde.STRING, value=serde.LONG)
+        >>> received = builder.stream("received", key=serde.STRING, value=serde.LONG)
+        >>> sent.outer_join(received, lambda s, r: "ok" if s and r else "lost", windows=JoinWindows.of(1000))
+        <KStream KSTREAM-MERGE-0000000006>
+        """
         if not isinstance(other, KStream):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise TypeError("a stream has an outer join only with another stream: use left_join with a table")
+        options = JoinOptions(windows, None, None, key, value, other_value, store, name)
         return self._join(other, joiner, "outer", options)
 
     def _join(
-        self, other: KStream | KTable | GlobalKTable, joiner: Function, kind: JoinKind, options: JoinOptions
-    ) -> KStream:
+        self,
+        other: KStream[Any, Any] | KTable[Any, Any] | GlobalKTable[Any, Any],
+        joiner: Function,
+        kind: JoinKind,
+        options: JoinOptions,
+    ) -> KStream[Any, Any]:
         mine, f = Side(self.place, self.rekeyed), with_key_joiner(joiner)
         match other:
             case KStream():
@@ -218,7 +744,7 @@ class KStream:
     def _name(self, name: str | None, prefix: str) -> str:
         return self.place.named(name, prefix)
 
-    def _then(self, node: Filter | Peek | Foreach) -> KStream:
+    def _then(self, node: Filter | Peek | Foreach) -> KStream[K_co, V_co]:
         return KStream(self.place.then(node), self.rekeyed)
 
     def _process(self, node: Process, store_names: tuple[str, ...]) -> Place:
@@ -226,51 +752,64 @@ class KStream:
         return self.place.then(node, stores_of(node.supplier), store_names)
 
     def _with_serdes(self, key: SerdeLike | None, value: SerdeLike | None) -> Place:
+        check_serde("key", key)
+        check_serde("value", value)
         place = self.place
         return replace(place, key=place.key if key is None else key, value=place.value if value is None else value)
 
-    if not TYPE_CHECKING:
 
-        def __getattr__(self, name: str) -> NoReturn:
-            retired_names.refuse("KStream", retired_names.STREAM, name)
+Then = Callable[[KStream[K, V]], KStream[K, V] | None]
 
 
-Stream = TypeVar("Stream")
-Then = Callable[[Stream], Stream | None]
+@explain_names({"build": "default_branch() or no_default_branch()"})
+class BranchedKStream(Generic[K, V]):
+    """A stream that is being split: branches are tried in the order in which they are added.
 
+    The result of `default_branch` and `no_default_branch` is a dict of all branches, by name.
 
-class BranchedKStream(Generic[Stream]):
-    """Branches are asked in the order in which they are added; the streams are told apart by name."""
+    >>> from headrace import StreamsBuilder, serde
+    >>> prices = StreamsBuilder().stream("prices", value=serde.LONG)
+    >>> branches = prices.split(name="price-").branch(lambda price: price > 100, name="high").no_default_branch()
+    >>> branches["price-high"].to("high-prices")
+    """
 
-    def __init__(self, place: Place, name: str | None, stream: Callable[[Place], Stream]) -> None:
-        self._name = place.named(name, "KSTREAM-BRANCH-")
+    def __init__(self, stream: KStream[K, V], name: str | None) -> None:
+        self._name = stream.place.named(name, "KSTREAM-BRANCH-")
         self._split = Operate(Branch(self._name, (), ()))
-        self._place = place.at(Step(self._name, self._split))
-        self._stream = stream
-        self._streams: dict[str, Stream] = {}
+        self._place = stream.place.at(Step(self._name, self._split))
+        self._rekeyed = stream.rekeyed
+        self._streams: dict[str, KStream[K, V]] = {}
         self._predicates: list[Function] = []
         self._branches: list[str] = []
 
-    def branch(self, predicate: Function, *, name: str | None = None, then: Then[Stream] | None = None) -> Self:
-        """Add a branch; `then` gets it, and what it returns takes its place among the streams."""
+    @overload
+    def branch(
+        self, predicate: Callable[[V], object], *, name: str | None = None, then: Then[K, V] | None = None
+    ) -> Self: ...
+    @overload
+    def branch(
+        self, predicate: Callable[[K, V], object], *, name: str | None = None, then: Then[K, V] | None = None
+    ) -> Self: ...
+    def branch(self, predicate: Function, *, name: str | None = None, then: Then[K, V] | None = None) -> Self:
+        """Add a branch. `then` is called with it; the stream that `then` returns, if any, is in the dict instead."""
         self._predicates.append(with_key(predicate, "a predicate"))
         self._add(f"{self._name}{len(self._predicates)}" if name is None else valid_name(self._name + name), then)
         return self
 
-    def default_branch(self, *, name: str | None = None, then: Then[Stream] | None = None) -> dict[str, Stream]:
-        """What no predicate wants; gives all streams by name."""
+    def default_branch(self, *, name: str | None = None, then: Then[K, V] | None = None) -> dict[str, KStream[K, V]]:
+        """Add a branch for the records that no predicate accepts, and return all branches by name."""
         self._add(f"{self._name}0" if name is None else valid_name(self._name + name), then)
         return self._streams
 
-    def no_default_branch(self) -> dict[str, Stream]:
-        """Drop what no predicate wants; gives all streams by name."""
+    def no_default_branch(self) -> dict[str, KStream[K, V]]:
+        """Drop the records that no predicate accepts, and return all branches by name."""
         return self._streams
 
-    def _add(self, name: str, then: Then[Stream] | None) -> None:
+    def _add(self, name: str, then: Then[K, V] | None) -> None:
         self._place.draft.names.take(name)
         self._branches.append(name)
         self._split.node = Branch(self._name, tuple(self._predicates), tuple(self._branches))
-        stream = self._stream(self._place.then(PassThrough(name)))
+        stream: KStream[K, V] = KStream(self._place.then(PassThrough(name)), self._rekeyed)
         kept = stream if then is None else then(stream)
         if kept is not None:
             self._streams[name] = kept

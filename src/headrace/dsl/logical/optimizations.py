@@ -16,14 +16,14 @@ SELF_JOIN = "single.store.self.join"
 ALL = frozenset({REUSE_SOURCE_TOPICS, MERGE_REPARTITIONS, SELF_JOIN})
 
 
-def optimizations(asked: str | Iterable[str] | None) -> frozenset[str]:
-    """What `build(optimize=)` asks for: nothing, "none", "all", or names of optimizations.
+def optimizations(asked: bool | str | Iterable[str] | None) -> frozenset[str]:
+    """The optimizations that `build(optimize=)` asks for: True or "all", False or "none", or names of them.
 
     >>> optimizations("merge.repartition.topics")
     frozenset({'merge.repartition.topics'})
     """
-    if asked is None:
-        return frozenset()
+    if asked is None or isinstance(asked, bool):
+        return ALL if asked else frozenset()
     given = {part.strip() for part in asked.split(",")} if isinstance(asked, str) else set(asked)
     if given in ({"none"}, {"all"}):
         return ALL if "all" in given else frozenset()
