@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
-from types import TracebackType
-from typing import Literal, Self
+from typing import Literal
 
+from headrace.log.base import Closeable
 from headrace.log.open import ClientConfig, resolve_log
 from headrace.log.protocol import Extent, Group, Log, Topic
 from headrace.model.ids import TopicPartition
@@ -22,7 +22,7 @@ class TopicDescription:
     extents: Mapping[int, Extent]
 
 
-class Admin:
+class Admin(Closeable):
     """Creates, describes, changes and deletes topics and consumer groups of a log.
 
     >>> import tempfile
@@ -39,14 +39,6 @@ class Admin:
     def close(self) -> None:
         if self._owns_log:
             self._log.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     # ---------------------------------------------------------------------------------------------------- topics
     def topics(self) -> list[str]:

@@ -9,11 +9,11 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from contextlib import suppress
 from datetime import timedelta
 from itertools import islice
-from types import TracebackType
-from typing import Any, Literal, NamedTuple, Self, get_args
+from typing import Any, Literal, NamedTuple, get_args
 from uuid import uuid4
 
 from headrace.errors import OffsetOutOfRangeError, ProducerFencedError, SerializationError, StreamsError
+from headrace.log.base import Closeable
 from headrace.log.open import ClientConfig, resolve_log
 from headrace.log.protocol import Extent, Log, LogRow
 from headrace.model.clock import Clock, SystemClock
@@ -138,7 +138,7 @@ class ConsumerRecord(NamedTuple):
     headers: Headers
 
 
-class Consumer:
+class Consumer(Closeable):
     """Reads topics, alone or as a member of a group.
 
     The members of a group share the partitions, and continue where a dead member has committed last. A member counts
@@ -374,14 +374,6 @@ class Consumer:
         self._fetcher.drop(self.assignment)
         if self._owns_log:
             self._log.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
 
 def _ignore(_: Partitions) -> None:

@@ -10,9 +10,10 @@ import time
 from collections.abc import Callable, Iterable
 from datetime import datetime, timedelta
 from types import TracebackType
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple
 
 from headrace.errors import LogBusyError, ProducerFencedError, SerializationError, StreamsError, UnknownTopicError
+from headrace.log.base import Closeable
 from headrace.log.chunk_format import record_length
 from headrace.log.open import ClientConfig, resolve_log
 from headrace.log.protocol import Item, Log, ProducerSequence, Records
@@ -122,7 +123,7 @@ class Target(NamedTuple):
     compacts: bool
 
 
-class Producer:
+class Producer(Closeable):
     """Sends records. They are collected for `linger` ms or up to `batch_size` bytes, and appended together, each once.
 
     A thread appends them. It ends when nothing is left to send, so records are stored even if the program ends without
@@ -227,9 +228,6 @@ class Producer:
                 sender.join()
             if self._owns_log:
                 self._log.close()
-
-    def __enter__(self) -> Self:
-        return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None

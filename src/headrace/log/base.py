@@ -19,7 +19,22 @@ _FIRST_PAUSE, _LONGEST_PAUSE = 1, 20  # ms; reading the extents of an embedded l
 _INHERITED: list[Any] = []
 
 
-class BaseLog(ABC, Generic[Resources]):
+class Closeable(ABC):
+    """An object that `with` closes."""
+
+    @abstractmethod
+    def close(self) -> None: ...
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+class BaseLog(Closeable, Generic[Resources]):
     """A log with the connections that it needs. Connections do not survive a fork, so each process opens its own."""
 
     def __init__(self, clock: Clock | None) -> None:
@@ -54,14 +69,6 @@ class BaseLog(ABC, Generic[Resources]):
         if self._process == os.getpid():
             self._process = _CLOSED
             self._close(self._opened)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def _wait(self, positions: Mapping[TopicPartition, int], timeout: int, pause: Callable[[float], None]) -> bool:
         """Reads the extents again and again, with growing pauses, until one is beyond its position."""
