@@ -23,6 +23,9 @@ define install
 	fi
 endef
 
+# Tests start many processes; without cached bytecode each of them compiles every module again.
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: .venv java jdk chromium demo check test-fast test test-faults bench clean
 
 .venv: $(INSTALLED)
@@ -64,8 +67,9 @@ check: $(INSTALLED)
 	$(BIN)/lint-imports --no-cache
 	$(BIN)/python -m pytest -q src
 
+# A quarter of the examples of every property test: tests/profiles.py.
 test-fast: $(INSTALLED)
-	$(BIN)/python -m pytest -q -n 2 -m "not spark and not kafka and not slow"
+	HEADRACE_PROFILE=fast $(BIN)/python -m pytest -q -n 2 -m "not spark and not kafka and not slow"
 
 # `make check` has run the examples in src.
 test: jdk java chromium check

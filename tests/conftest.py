@@ -3,9 +3,11 @@
 import pytest
 from hypothesis import settings
 
-# How long an example takes says more about the machine than about us.
-settings.register_profile("calm", deadline=None)
-settings.load_profile("calm")
+from tests.profiles import examples
+
+# No deadline: how long an example takes depends on the load of the machine.
+settings.register_profile("headrace", deadline=None, max_examples=examples(100))
+settings.load_profile("headrace")
 
 
 def pytest_configure(config: pytest.Config) -> None:

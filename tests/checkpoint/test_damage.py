@@ -51,7 +51,11 @@ SCENES = {
 }
 
 
-@pytest.fixture(scope="module", params=SCENES)
+# All kinds of damage at one scene take long; the other scenes have two kinds of damage each.
+@pytest.fixture(
+    scope="module",
+    params=[pytest.param(s, marks=[pytest.mark.slow] if s == "not delivered" else []) for s in SCENES],
+)
 def checkpoint(request, tmp_path_factory):
     """A scene, its directory, and what an undisturbed end of it gives."""
     place = tmp_path_factory.mktemp("scene")

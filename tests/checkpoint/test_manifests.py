@@ -25,6 +25,7 @@ from headrace.checkpoint.receipt import Receipt
 from headrace.checkpoint.storage import ObjectStorage
 from headrace.errors import CheckpointCorruptedError, CheckpointMismatchError
 from headrace.model.ids import TaskId, TopicPartition
+from tests.profiles import examples
 
 SHAPE = Fingerprint(
     (SubtopologyShape(0, ("in",), 2, (StoreShape("s", "KeyValueKind()", "STRING", "LONG", True),)),), (), {}
@@ -132,7 +133,7 @@ def said(ledger: Ledger) -> dict:
     return {"tasks": tasks, "carried": carried, "positions": ledger.positions, "dropped": dict(ledger.dropped)}
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(batches)
 def test_manifests_that_say_what_changed_say_the_same_as_those_that_say_all(batches):
     short, long = ObjectStorage.at("memory:///", {}), ObjectStorage.at("memory:///", {})

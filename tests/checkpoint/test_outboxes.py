@@ -9,6 +9,7 @@ from headrace.errors import CheckpointCorruptedError
 from headrace.log.chunk_format import unpack
 from headrace.log.protocol import Records
 from headrace.model.partitioner import partition_of
+from tests.profiles import examples
 
 raw = st.none() | st.binary(max_size=3)
 headers = st.lists(st.tuples(st.text(max_size=2), raw), max_size=2).map(tuple)
@@ -40,13 +41,13 @@ def by_place(rows, count) -> dict:
     return found
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(outputs)
 def test_the_records_of_a_task_reach_their_partitions_in_their_order(rows):
     assert written(encode_outbox(rows, lambda _: 3)) == by_place(rows, 3)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(outputs)
 def test_partitions_that_were_not_known_are_chosen_at_delivery(rows):
     rows = [(topic, None, *rest) for topic, _, *rest in rows]
@@ -109,7 +110,7 @@ rows = st.lists(
 )
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(rows)
 def test_rows_for_the_next_batch_survive_being_bytes(rows):
     assert decode_rows(encode_rows(rows)) == rows

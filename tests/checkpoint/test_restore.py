@@ -27,6 +27,7 @@ from headrace.errors import CheckpointCorruptedError, InvalidStateStoreError
 from headrace.model.ids import TaskId
 from headrace.state.delta import Delta, encode_delta
 from headrace.state.engine import Version
+from tests.profiles import examples
 
 TASK = TaskId(0, 1)
 CHECKPOINT = "c0ffee"
@@ -293,7 +294,7 @@ actions = st.lists(
 )
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(
     actions, st.lists(st.tuples(st.integers(0, 5), st.integers(0, 5)), max_size=2), st.sampled_from(["memory", "disk"])
 )

@@ -1,11 +1,12 @@
 """The code blocks of README.md, CONTRIBUTING.md and docs/ are tested, each kind in its way.
 
-python   The blocks of a page run one after the other, in one namespace and one empty directory. A `text` block right
-         below a Python block is what that block prints.
-console  The lines after `$ ` run in a shell, in the same directory; the other lines are what the shell prints.
-bash     The commands do not run: they run for ever, need a cluster, or install things. Each `headrace` command must be
-         one that the command line parses, each `make` target must exist, and the block must be valid shell.
-text     Not code.
+python      The blocks of a page run one after the other, in one namespace and one empty directory. A `text` block right
+            below a Python block is what that block prints.
+console     The lines after `$ ` run in a shell, in the same directory; the other lines are what the shell prints.
+bash        The commands do not run: they run for ever, need a cluster, or install things. Each `headrace` command must
+            be one that the command line parses, each `make` target must exist, and the block must be valid shell.
+properties  Settings that Kafka's clients have.
+text        Not code.
 
 A block of any other kind fails, so that no block escapes.
 """
@@ -25,12 +26,14 @@ import typer
 from typer.core import TyperGroup
 
 from headrace.cli.main import app
+from headrace.config import settings
+from headrace.config.properties import parse_properties
 from tests.cli.commands import ENVIRONMENT
 
 ROOT = Path(__file__).parent.parent.parent
 PAGES = sorted([ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").rglob("*.md")])
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-KINDS = {"python", "console", "bash", "text"}
+KINDS = {"python", "console", "bash", "properties", "text"}
 HEADRACE = re.compile(r"(?:^|\$\(|[|;&]\s*)headrace\b([^|;&<>)#]*)")
 TARGETS = set(re.findall(r"^([.\w-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE))
 
@@ -118,6 +121,15 @@ def test_no_block_escapes_these_tests(page):
     inside = [line for block in known for line in block.text.splitlines() if re.match(r"[\s>]*(```|~~~)", line)]
     assert len(fences) == 2 * len(known), f"indented, unclosed or of tildes: {set(fences)}"
     assert inside == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_settings_that_are_shown_are_known(page, caplog, monkeypatch):
+    monkeypatch.setattr(settings, "_named", set())
+    for block in blocks(page):
+        if block.kind == "properties":
+            assert settings.client_settings(parse_properties(block.text))
+    assert caplog.messages == []
 
 
 # ------------------------------------------------------------------------------------- commands that are not run

@@ -76,7 +76,10 @@ def undisturbed():
     return outputs(ground.log), cluster.stores()
 
 
-@pytest.mark.parametrize("moment", MOMENTS)
+# `tests/checkpoint/test_crashes.py` kills at every moment on other storages; here one moment will do for a quick run.
+@pytest.mark.parametrize(
+    "moment", [pytest.param(m, marks=[] if m == f"after {MANIFEST}" else [pytest.mark.slow]) for m in MOMENTS]
+)
 def test_a_killed_host_goes_on_where_it_was(moment, storage, undisturbed):
     ground, killer = InProcess(log=WORDS.log(), storage=storage), Killer(moment, 2, 3)
     cluster = run_to_end(ground, WORDS, killer, inline=0)

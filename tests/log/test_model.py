@@ -22,6 +22,7 @@ from headrace.log.protocol import Extent, LogRow, ProducerSequence, Records
 from headrace.model.clock import ManualClock
 from headrace.model.ids import TopicPartition
 from tests.log.harness import NOW, file_log, rows, scratch
+from tests.profiles import examples
 
 PLACES = [TopicPartition("plain", 0), TopicPartition("plain", 1), TopicPartition("compacted", 0)]
 COMPACTED = PLACES[2]
@@ -224,6 +225,6 @@ def test_the_log_is_what_the_model_says(monkeypatch, small_files):
         monkeypatch.setattr(compaction, "_RUN_ROWS", 8)
         monkeypatch.setattr(compaction, "_MAX_KEYS", 2)
     checks = settings(
-        max_examples=25, stateful_step_count=25, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+        max_examples=examples(25), stateful_step_count=25, deadline=None, suppress_health_check=[HealthCheck.too_slow]
     )
     run_state_machine_as_test(LogMachine, settings=checks)

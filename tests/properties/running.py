@@ -20,13 +20,14 @@ from headrace.state.lmdb import LmdbEngine
 from headrace.state.versioned import Versions
 from tests.oracle.running import configuration
 from tests.oracle.topologies import Program
+from tests.profiles import examples
 from tests.properties.cases import Case, Cut
 from tests.properties.levels import Levels
 from tests.properties.smaller import smaller
 
 # HEADRACE_PROFILE=long tries many examples, others in every run; HEADRACE_EXAMPLES says how many.
 LONG = os.environ.get("HEADRACE_PROFILE") == "long"
-EXAMPLES = int(os.environ.get("HEADRACE_EXAMPLES", "3000" if LONG else "100"))
+EXAMPLES = int(os.environ.get("HEADRACE_EXAMPLES", 3000 if LONG else examples(100)))
 
 # Hypothesis draws seeds only. The topologies that it draws are too often like those that it drew before: a third were
 # new, and a bug that one in 200 random cases shows was not seen in 1,500. So smaller.py makes failing cases smaller.

@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 from headrace.query import persistent_map as module
 from headrace.query.persistent_map import PersistentMap
 from headrace.state.engine import Version
+from tests.profiles import examples
 
 KEYS = st.binary(min_size=1, max_size=3)
 STEPS = st.lists(st.dictionaries(KEYS, st.none() | st.binary(max_size=2), max_size=40), max_size=6)
@@ -21,7 +22,7 @@ def applied(steps):
         yield found, model
 
 
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(steps=STEPS, low=KEYS | st.just(b""), high=KEYS | st.none(), size=st.sampled_from([2, 4, 512]))
 def test_every_version_stays_what_it_was(steps, low, high, size):
     chunk, module.CHUNK = module.CHUNK, size

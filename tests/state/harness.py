@@ -18,10 +18,10 @@ from headrace.state.engine import Engine, MemoryEngine, Version
 from headrace.state.lmdb import LmdbEngine
 from headrace.state.spec import StoreSpec
 from headrace.state.task_state import TaskState
+from tests.profiles import examples
 
-# HEADRACE_STEPS=10000 makes every machine take that many steps; by default they take few, so that the folder is quick.
-QUICK = 600
-STEPS = int(os.environ.get("HEADRACE_STEPS", QUICK))
+# HEADRACE_STEPS=10000 makes every machine take that many steps, others in every run.
+STEPS = int(os.environ.get("HEADRACE_STEPS", examples(600)))
 LENGTH = 50
 
 ENGINES = ("memory", "disk")
@@ -55,7 +55,7 @@ def run_machine(machine: type[RuleBasedStateMachine]) -> None:
             stateful_step_count=LENGTH,
             deadline=None,
             database=None,
-            derandomize=STEPS == QUICK,
+            derandomize="HEADRACE_STEPS" not in os.environ,
             suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
         ),
     )

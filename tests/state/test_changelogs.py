@@ -25,6 +25,7 @@ from headrace.state.spec import (
     WindowKind,
 )
 from headrace.state.task_state import TaskState
+from tests.profiles import examples
 from tests.state.harness import few_keys, opened_state, texts
 
 RETENTION, CLOCK = 100_000, 7
@@ -52,7 +53,7 @@ def copied(state: TaskState) -> tuple[Any, Any]:
     return state.store("s"), other.store("s")
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=examples(50), deadline=None)
 @given(puts, st.booleans())
 def test_a_key_value_store_comes_back(given_puts: list[Any], timestamped: bool):
     state = opened(KeyValueKind(timestamped))
@@ -62,7 +63,7 @@ def test_a_key_value_store_comes_back(given_puts: list[Any], timestamped: bool):
     assert list(other.all()) == list(store.all())
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=examples(50), deadline=None)
 @given(puts, st.booleans(), st.booleans())
 def test_a_window_store_comes_back(given_puts: list[Any], timestamped: bool, duplicates: bool):
     state = opened(WindowKind(RETENTION, 10, retain_duplicates=duplicates, timestamped=timestamped))
@@ -73,7 +74,7 @@ def test_a_window_store_comes_back(given_puts: list[Any], timestamped: bool, dup
     assert list(other.all()) == list(store.all())
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=examples(50), deadline=None)
 @given(puts)
 def test_a_session_store_comes_back(given_puts: list[Any]):
     state = opened(SessionKind(RETENTION))
@@ -83,7 +84,7 @@ def test_a_session_store_comes_back(given_puts: list[Any]):
     assert list(other.all()) == list(store.all())
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=examples(50), deadline=None)
 @given(puts)
 def test_a_versioned_store_comes_back(given_puts: list[Any]):
     state = opened(VersionedKind(RETENTION))

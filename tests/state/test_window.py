@@ -5,7 +5,7 @@ import pytest
 from headrace.model.record import ValueAndTimestamp
 from headrace.model.windows import LONGEST, Window, Windowed
 from headrace.serde import STRING
-from headrace.state import timeline
+from headrace.state import expiry
 from headrace.state.engine import MemoryEngine, Version
 from headrace.state.spec import StoreSpec, WindowKind
 from tests.state.harness import opened_state
@@ -142,7 +142,7 @@ def test_a_deleted_window_leaves_nothing_behind():
 
 
 def test_with_caching_the_last_windows_to_expire_are_still_shown(monkeypatch):
-    monkeypatch.setattr(timeline, "LINGERING", 3)
+    monkeypatch.setattr(expiry, "LINGERING", 3)
     spec = StoreSpec("windows", WindowKind(10, 10, by_time=True), STRING, STRING, caching=True)
     engine = MemoryEngine()
     state = opened_state(spec, engine, caching=True)
@@ -159,8 +159,8 @@ def test_with_caching_the_last_windows_to_expire_are_still_shown(monkeypatch):
 
 
 def test_with_caching_too_a_jump_of_time_is_cleaned_up_in_several_batches(monkeypatch):
-    monkeypatch.setattr(timeline, "LINGERING", 3)
-    monkeypatch.setattr(timeline, "AT_MOST", 5)
+    monkeypatch.setattr(expiry, "LINGERING", 3)
+    monkeypatch.setattr(expiry, "AT_MOST", 5)
     spec = StoreSpec("windows", WindowKind(10, 10, by_time=True), STRING, STRING, caching=True)
     state = opened_state(spec, MemoryEngine(), caching=True)
     store = state.store("windows")
@@ -177,7 +177,7 @@ def test_with_caching_too_a_jump_of_time_is_cleaned_up_in_several_batches(monkey
 
 
 def test_a_jump_of_time_is_cleaned_up_in_several_batches(monkeypatch):
-    monkeypatch.setattr(timeline, "AT_MOST", 10)
+    monkeypatch.setattr(expiry, "AT_MOST", 10)
     state, store = windows(WindowKind(10, 10))
     for number in range(100):
         store.put(f"k{number}", "v", 0)

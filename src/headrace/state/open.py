@@ -7,6 +7,7 @@ from typing import Any, NamedTuple, Protocol
 
 from headrace.serde.protocol import Serde
 from headrace.state import values
+from headrace.state.expiry import Timeline
 from headrace.state.key_value import KeyValues, RecentlyUsed
 from headrace.state.session import Sessions
 from headrace.state.spec import (
@@ -20,7 +21,6 @@ from headrace.state.spec import (
     WindowKind,
 )
 from headrace.state.table import Table
-from headrace.state.timeline import Timeline
 from headrace.state.values import Cell, Codec, Content
 from headrace.state.versioned import Versions
 from headrace.state.window import WindowedDuplicates, WindowedValues

@@ -8,6 +8,7 @@ from typing import Any
 
 from headrace.model.windows import Window, Windowed
 from headrace.serde.protocol import Serde
+from headrace.state.expiry import Dropped, ExpiredPuts, Timeline
 from headrace.state.keys import (
     LAST,
     decode_by_end,
@@ -19,7 +20,6 @@ from headrace.state.keys import (
 from headrace.state.protocols import refuse_null_key
 from headrace.state.spec import SessionKind
 from headrace.state.table import Table
-from headrace.state.timeline import Dropped, ExpiredPuts, Timeline
 
 
 class Sessions:

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 from headrace.model.record import VersionedRecord
 from headrace.serde.protocol import Serde
+from headrace.state.expiry import Dropped, Timeline
 from headrace.state.keys import (
     FIRST,
     LAST,
@@ -18,7 +19,6 @@ from headrace.state.keys import (
 )
 from headrace.state.protocols import refuse_null_key
 from headrace.state.table import Table
-from headrace.state.timeline import Dropped, Timeline
 
 LATEST = -1  # what `put` returns for a version that has no end yet
 NOT_PUT = FIRST  # what `put` returns for a version older than the history

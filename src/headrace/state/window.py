@@ -14,6 +14,7 @@ from typing import Any
 from headrace.model.record import ValueAndTimestamp
 from headrace.model.windows import Window, Windowed, ends_of
 from headrace.serde.protocol import Serde
+from headrace.state.expiry import Dropped, ExpiredPuts, Timeline
 from headrace.state.keys import (
     FIRST,
     LAST,
@@ -30,7 +31,6 @@ from headrace.state.keys import (
 from headrace.state.protocols import checked_pair, refuse_null_key
 from headrace.state.spec import WindowKind
 from headrace.state.table import Table
-from headrace.state.timeline import Dropped, ExpiredPuts, Timeline
 from headrace.state.values import Cell
 
 ROWS = 50_000  # string keys whose encoded prefix is cached
