@@ -6,10 +6,12 @@ import signal
 import pytest
 
 from headrace import serde
+from headrace.cli.consume import PROPERTIES as OF_CONSUME
 from headrace.cli.consume import LineFormatter
 from headrace.cli.output import CommandError, UsageError
+from headrace.cli.produce import PROPERTIES as OF_PRODUCE
 from headrace.cli.produce import LineParser
-from headrace.cli.text_formats import FORMATS, find_format
+from headrace.cli.text_formats import FORMATS, find_format, parse_properties
 from headrace.clients import ConsumerRecord, Producer
 from headrace.log import open_log
 from headrace.log.protocol import Records
@@ -17,16 +19,19 @@ from headrace.model.ids import TopicPartition
 from tests.cli.commands import records, started
 
 
+def given(properties, defaults):
+    """Properties as the command gets them."""
+    return parse_properties([f"{name.replace('_', '.')}={text}" for name, text in properties.items()], defaults)
+
+
 def parser(key="string", value="string", **properties):
-    return LineParser.of(
-        {name.replace("_", "."): text for name, text in properties.items()}, find_format(key), find_format(value)
-    )
+    return LineParser(given(properties, OF_PRODUCE), find_format(key), find_format(value))
 
 
 def line(key, value, headers=(), **properties):
     record = ConsumerRecord("t", 1, 7, key, value, 10, headers)
-    given = {name.replace("_", "."): text for name, text in properties.items()}
-    return LineFormatter(given, find_format("bytes"), find_format("bytes"), {}).format(record)
+    chosen = given(properties, OF_CONSUME)
+    return LineFormatter(chosen, find_format("bytes"), find_format("bytes"), {}).format(record)
 
 
 # ------------------------------------------------------------------------------------------------------- lines read

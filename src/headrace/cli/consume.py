@@ -14,14 +14,14 @@ from typing import Annotated, Any
 import orjson
 import typer
 
-from headrace.cli.options import AsJson, parse_pairs, takes_log
+from headrace.cli.options import AsJson, takes_log
 from headrace.cli.output import CommandError, UsageError, print_note, silence_stdout
-from headrace.cli.text_formats import TextFormat, find_format, to_json
+from headrace.cli.text_formats import TextFormat, find_format, is_true, parse_properties, to_json
 from headrace.clients import Consumer, ConsumerRecord
 from headrace.log import Log
 from headrace.model.ids import TopicPartition
 
-PROPERTIES = {
+PROPERTIES: dict[str, str | None] = {
     "print.timestamp": "false",
     "print.partition": "false",
     "print.offset": "false",
@@ -43,16 +43,10 @@ class LineFormatter:
     def __init__(
         self, properties: Mapping[str, str], key: TextFormat, value: TextFormat, time_types: Mapping[str, str]
     ) -> None:
-        unknown = sorted(properties.keys() - PROPERTIES.keys())
-        if unknown:
-            raise UsageError(f"there is no property {unknown[0]!r}: known are {', '.join(PROPERTIES)}")
-        texts = {name: str(text) for name, text in {**PROPERTIES, **properties}.items()}
-        self._prints = {name[6:] for name, text in texts.items() if name[:6] == "print." and text.lower() == "true"}
-        self._separator, self._end = _parse_separator(texts["key.separator"]), _parse_separator(texts["line.separator"])
-        self._headers_separator, self._null = (
-            _parse_separator(texts["headers.separator"]),
-            _parse_separator(texts["null.literal"]),
-        )
+        self._prints = {name[6:] for name, text in properties.items() if name.startswith("print.") and is_true(text)}
+        raw = {name: text.encode(errors="surrogateescape") for name, text in properties.items()}
+        self._separator, self._end = raw["key.separator"], raw["line.separator"]
+        self._headers_separator, self._null = raw["headers.separator"], raw["null.literal"]
         self._key, self._value, self._time_types = key, value, time_types
 
     def format(self, record: ConsumerRecord) -> bytes:
@@ -103,10 +97,6 @@ def _decode_field(text_format: TextFormat, raw: bytes | None, record: ConsumerRe
         ) from error
 
 
-def _parse_separator(text: str) -> bytes:
-    return text.replace("\\t", "\t").replace("\\n", "\n").encode(errors="surrogateescape")
-
-
 _POLL = 200  # ms: how soon a signal takes effect
 
 Properties = Annotated[
@@ -140,7 +130,7 @@ def consume(
     as_json: AsJson = False,
 ) -> None:
     """Print the records of topics, one a line, until Ctrl-C."""
-    chosen = parse_pairs(properties or [], "--property")
+    chosen = parse_properties(properties or [], PROPERTIES)
     key = find_format(key_deserializer or chosen.get("key.deserializer", "bytes"))
     value = find_format(value_deserializer or chosen.get("value.deserializer", "bytes"))
     names = _find_topics(log, topic, include)

@@ -6,20 +6,19 @@ import os
 import stat
 import sys
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from typing import Annotated, Any, BinaryIO, NamedTuple
 
 import typer
 from rich.progress import Progress
 
-from headrace.cli.options import parse_pairs, takes_log
-from headrace.cli.output import CommandError, UsageError, stderr
-from headrace.cli.text_formats import TextFormat, find_format
+from headrace.cli.options import takes_log
+from headrace.cli.output import CommandError, stderr
+from headrace.cli.text_formats import TextFormat, find_format, is_true, parse_properties
 from headrace.clients import Producer
 from headrace.log import Log
 
 Headers = tuple[tuple[str, bytes | None], ...]
-PROPERTIES = {
+PROPERTIES: dict[str, str | None] = {
     "parse.key": "false",
     "key.separator": "\t",
     "parse.headers": "false",
@@ -39,76 +38,52 @@ class ParsedLine(NamedTuple):
     headers: Headers
 
 
-@dataclass(frozen=True, slots=True)
 class LineParser:
     """Parses lines of headers, key and value, in this order, as far as the properties say that a line has them."""
 
-    key: TextFormat
-    value: TextFormat
-    has_key: bool = False
-    key_separator: str = "\t"
-    has_headers: bool = False
-    headers_delimiter: str = "\t"
-    headers_separator: str = ","
-    header_key_separator: str = ":"
-    null_marker: str | None = None
-    ignores_errors: bool = False
-
-    @classmethod
-    def of(cls, properties: Mapping[str, str], key: TextFormat, value: TextFormat) -> LineParser:
-        """Make a parser from properties with Kafka's names."""
-        unknown = sorted(properties.keys() - PROPERTIES.keys())
-        if unknown:
-            raise UsageError(f"there is no property {unknown[0]!r}: known are {', '.join(PROPERTIES)}")
-        texts = {**PROPERTIES, **properties}
-        flags = {name: str(texts[name]).lower() == "true" for name in ("parse.key", "parse.headers", "ignore.error")}
-        return cls(
-            key,
-            value,
-            flags["parse.key"],
-            _unescape(texts["key.separator"]),
-            flags["parse.headers"],
-            _unescape(texts["headers.delimiter"]),
-            _unescape(texts["headers.separator"]),
-            _unescape(texts["headers.key.separator"]),
-            texts["null.marker"],
-            flags["ignore.error"],
-        )
+    def __init__(self, properties: Mapping[str, str], key: TextFormat, value: TextFormat) -> None:
+        self._key, self._value = key, value
+        self._has_key, self._has_headers = is_true(properties["parse.key"]), is_true(properties["parse.headers"])
+        self._key_separator, self._headers_delimiter = properties["key.separator"], properties["headers.delimiter"]
+        self._headers_separator = properties["headers.separator"]
+        self._header_key_separator = properties["headers.key.separator"]
+        self._null_marker = properties.get("null.marker")
+        self._ignores_errors = is_true(properties["ignore.error"])
 
     def parse(self, line: str, number: int) -> ParsedLine:
         """Parse a line; `number` is the number of the line, for errors."""
         rest, headers, key = line, (), None
-        if self.has_headers:
-            text, rest = self._split(rest, self.headers_delimiter, "headers delimiter", number)
+        if self._has_headers:
+            text, rest = self._split(rest, self._headers_delimiter, "headers delimiter", number)
             headers = self._parse_headers(text, number)
-        if self.has_key:
-            text, rest = self._split(rest, self.key_separator, "key separator", number)
-            key = self._parse_field(self.key, text, "key", number)
-        return ParsedLine(key, self._parse_field(self.value, rest, "value", number), headers)
+        if self._has_key:
+            text, rest = self._split(rest, self._key_separator, "key separator", number)
+            key = self._parse_field(self._key, text, "key", number)
+        return ParsedLine(key, self._parse_field(self._value, rest, "value", number), headers)
 
     def _split(self, text: str, separator: str, what: str, number: int) -> tuple[str, str]:
         first, found, rest = text.partition(separator)
         if found:
             return first, rest
-        if self.ignores_errors:
-            return ("" if what == "headers delimiter" else self.null_marker or ""), text
+        if self._ignores_errors:
+            return ("" if what == "headers delimiter" else self._null_marker or ""), text
         raise CommandError(
             f"no {what} found on line number {number}: {text!r}; {what} is {separator!r}, a property sets it"
         )
 
     def _parse_headers(self, text: str, number: int) -> Headers:
-        if not text or text == self.null_marker:
+        if not text or text == self._null_marker:
             return ()
         found: list[tuple[str, bytes | None]] = []
-        for part in text.split(self.headers_separator):
-            name, separator, value = part.partition(self.header_key_separator)
-            if not separator and not self.ignores_errors:
+        for part in text.split(self._headers_separator):
+            name, separator, value = part.partition(self._header_key_separator)
+            if not separator and not self._ignores_errors:
                 raise CommandError(f"no header key separator found in pair {part!r} on line number {number}")
-            found.append((name, None if value == self.null_marker else value.encode(errors="surrogateescape")))
+            found.append((name, None if value == self._null_marker else value.encode(errors="surrogateescape")))
         return tuple(found)
 
     def _parse_field(self, text_format: TextFormat, text: str, what: str, number: int) -> Any:
-        if self.null_marker is not None and text == self.null_marker:
+        if self._null_marker is not None and text == self._null_marker:
             return None
         try:
             return text_format.parse(text)
@@ -116,11 +91,6 @@ class LineParser:
             raise CommandError(
                 f"the {what} on line number {number} is no {text_format.serde.name}: {text!r} ({error})"
             ) from error
-
-
-def _unescape(text: str | None) -> str:
-    r"""Return a separator with `\t` and `\n` replaced, which users type for a tab and a newline in a shell."""
-    return (text or "").replace("\\t", "\t").replace("\\n", "\n")
 
 
 @takes_log
@@ -143,7 +113,7 @@ def produce(
 ) -> None:
     """Send the lines of the standard input to a topic, one record a line."""
     key, value = find_format(key_serializer), find_format(value_serializer)
-    parser = LineParser.of(parse_pairs(properties or [], "--property"), key, value)
+    parser = LineParser(parse_properties(properties or [], PROPERTIES), key, value)
     log.topic(topic)
     with Producer(log, key_serde=key.serde, value_serde=value.serde) as producer:
         is_terminal = sys.stdin.isatty()

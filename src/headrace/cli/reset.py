@@ -35,6 +35,7 @@ from headrace.checkpoint.steps import ignore_step
 from headrace.checkpoint.storage import Storage
 from headrace.cli.options import AsJson, open_checkpoint, takes_log
 from headrace.cli.output import CommandError, UsageError, print_json, print_note, print_rows, stderr
+from headrace.clients.admin import offsets_at
 from headrace.errors import CheckpointCorruptedError, CheckpointMismatchError
 from headrace.log.open import TopicCreatingLog
 from headrace.log.protocol import Extent, Log
@@ -220,13 +221,7 @@ def _target_offset(offset: int) -> OffsetTarget:
 
 
 def _target_time(timestamp: int) -> OffsetTarget:
-    """Target the first record at or after a time, in ms, or the end of a partition that has none."""
-
-    def find(log: Log, extents: Extents, now: Mapping[TopicPartition, int]) -> Offsets:
-        found = log.offsets_for_times(dict.fromkeys(extents, timestamp))
-        return {at: extent.end if (offset := found[at]) is None else offset for at, extent in extents.items()}
-
-    return find
+    return lambda log, extents, now: offsets_at(log, extents, timestamp)
 
 
 def _target_shift(count: int) -> OffsetTarget:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 from uuid import UUID
 
 import orjson
 
 from headrace import serde
+from headrace.cli.options import parse_pairs
 from headrace.cli.output import UsageError
 from headrace.serde import Serde
 
@@ -76,6 +77,25 @@ def find_format(name: str) -> TextFormat:
     if found is None:
         raise UsageError(f"there is no serde {name!r}: give one of {', '.join(FORMATS)}, or the name of Kafka's class")
     return found
+
+
+def parse_properties(given: Sequence[str], defaults: Mapping[str, str | None]) -> dict[str, str]:
+    r"""Parse the `--property` options of Kafka's console tools. In separators, `\t` and `\n` are a tab and a newline.
+
+    >>> parse_properties([r"key.separator=\t"], {"key.separator": ":", "print.key": "false", "key.serde": None})
+    {'key.separator': '\t', 'print.key': 'false'}
+    """
+    properties = parse_pairs(given, "--property")
+    unknown = sorted(properties.keys() - defaults.keys())
+    if unknown:
+        raise UsageError(f"there is no property {unknown[0]!r}: known are {', '.join(defaults)}")
+    texts = {name: text for name, text in {**defaults, **properties}.items() if text is not None}
+    separators = {name: text for name, text in texts.items() if name.endswith(("separator", "delimiter", "literal"))}
+    return texts | {name: text.replace("\\t", "\t").replace("\\n", "\n") for name, text in separators.items()}
+
+
+def is_true(text: str) -> bool:
+    return text.lower() == "true"
 
 
 def to_json(value: Any) -> Any:

@@ -101,7 +101,12 @@ class Admin(Closeable):
             offsets = {at: extent.end for at, extent in extents.items()}
         else:
             time = epoch_milliseconds(to, "the time to go to")
-            found = self._log.offsets_for_times(dict.fromkeys(extents, time))
-            offsets = {at: extent.end if (offset := found[at]) is None else offset for at, extent in extents.items()}
+            offsets = offsets_at(self._log, extents, time)
         self._log.commit(group, offsets)
         return offsets
+
+
+def offsets_at(log: Log, extents: Mapping[TopicPartition, Extent], time: int) -> dict[TopicPartition, int]:
+    """Returns the offset of the first record at or after a time, or the end of a partition that has none."""
+    found = log.offsets_for_times(dict.fromkeys(extents, time))
+    return {at: extent.end if (offset := found[at]) is None else offset for at, extent in extents.items()}
