@@ -152,6 +152,8 @@ class StreamsBuilder:
         >>> from headrace import Stores
         >>> builder = StreamsBuilder().add_store(Stores.key_value("seen"))
         """
+        if not isinstance(spec, StoreSpec):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise TypeError(f"add_store takes a store of Stores, such as Stores.key_value(name), not {spec!r}")
         self._draft.add(Step(spec.name, AddStore(spec)), self._draft.root)
         return self
 
@@ -204,6 +206,9 @@ def _topic_names(topics: tuple[str | Collection[str], ...]) -> tuple[str, ...]:
     names: list[str] = []
     for topic in topics:
         names.extend(topic if isinstance(topic, list | tuple | set | frozenset) else [cast("str", topic)])
+    for name in names:
+        if not isinstance(name, str):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise TypeError(f'a topic is a str, not {name!r}: stream("orders", "returns", key=..., value=...)')
     return tuple(dict.fromkeys(names))
 
 

@@ -290,6 +290,8 @@ class KStream(Generic[K_co, V_co]):
         >>> builder.stream("shop").merge(builder.stream("web"))
         <KStream KSTREAM-MERGE-0000000002>
         """
+        if not isinstance(other, KStream):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise TypeError(f"a stream is merged with a KStream, not with {other!r}: a table has to_stream()")
         mine, theirs = self.place, other.place
         node = PassThrough(self._name(name, "KSTREAM-MERGE-"))
         step = mine.draft.add(Step(node.name, Operate(node), merges=True), mine.step, theirs.step)

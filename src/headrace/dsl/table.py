@@ -189,6 +189,11 @@ class KTable(Generic[K, V_co]):
         >>> counts.suppress(Suppressed.until_window_closes(Buffer.unbounded()))
         <KTable KTABLE-SUPPRESS-0000000003>
         """
+        if not isinstance(suppressed, Suppressed):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise TypeError(
+                "suppress takes Suppressed.until_window_closes(buffer) or Suppressed.until_time_limit(wait, buffer), "
+                f"not {suppressed!r}"
+            )
         return KTable(suppress(self.place, suppressed, None if name is None else valid_name(name)))
 
     @overload

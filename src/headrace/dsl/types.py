@@ -46,16 +46,16 @@ class Encoder(Protocol[V_contra]):
 class RecordProcessor(Protocol[K_contra, V_contra]):
     """A processor as the runtime needs it: without the `init` and the `close` that `Processor` has."""
 
-    def process(self, record: Record[K_contra, V_contra]) -> object: ...
+    def process(self, record: Record[K_contra, V_contra], /) -> object: ...
 
 
 class FixedKeyRecordProcessor(Protocol[K_contra, V_contra]):
     """A `FixedKeyProcessor` as the runtime needs it."""
 
-    def process(self, record: FixedKeyRecord[K_contra, V_contra]) -> object: ...
+    def process(self, record: FixedKeyRecord[K_contra, V_contra], /) -> object: ...
 
 
 class ValueTransformer(Protocol[K_contra, V_contra, R_co]):
     """What the supplier of `KTable.transform_values` makes. It may have `init(context)` and `close()` too."""
 
-    def transform(self, key: K_contra, value: V_contra) -> R_co: ...
+    def transform(self, key: K_contra, value: V_contra, /) -> R_co: ...

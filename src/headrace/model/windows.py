@@ -14,6 +14,8 @@ from zoneinfo import ZoneInfo
 
 from typing_extensions import TypeVar
 
+from headrace.hints import RenamedNames, explain_names
+
 K_co = TypeVar("K_co", covariant=True, default=Any)
 
 LONGEST = 2**63 - 1
@@ -92,8 +94,16 @@ def milliseconds(duration: int | timedelta, what: str, *, at_least: int = 0) -> 
     return ms
 
 
+@explain_names(
+    {
+        "advance_by": "TimeWindows.of(size, advance=...)",
+        "of_size_with_no_grace": "TimeWindows.of(size)",
+        "of_size_and_grace": "TimeWindows.of(size, grace=...)",
+        "until": "Materialized(name, retention=...)",
+    }
+)
 @dataclass(frozen=True, slots=True)
-class TimeWindows:
+class TimeWindows(metaclass=RenamedNames):
     """Tumbling windows, or hopping ones if `advance` is shorter than the size.
 
     >>> list(TimeWindows.of(10, advance=5).windows_for(12))
@@ -123,8 +133,13 @@ class TimeWindows:
         return [Window(start, start + self.size) for start in self.starts_for(timestamp)]
 
 
+@explain_names(
+    {
+        "start_on": "UnlimitedWindows.of(start=...)",
+    }
+)
 @dataclass(frozen=True, slots=True)
-class UnlimitedWindows:
+class UnlimitedWindows(metaclass=RenamedNames):
     """One window, from `start` to the end of time.
 
     >>> UnlimitedWindows.of(start=5).windows_for(4)
@@ -143,8 +158,15 @@ class UnlimitedWindows:
         return [Window(self.start, LONGEST)] if timestamp >= self.start else []
 
 
+@explain_names(
+    {
+        "of_time_difference_with_no_grace": "SlidingWindows.of(difference)",
+        "of_time_difference_and_grace": "SlidingWindows.of(difference, grace=...)",
+        "with_time_difference_and_grace": "SlidingWindows.of(difference, grace=...)",
+    }
+)
 @dataclass(frozen=True, slots=True)
-class SlidingWindows:
+class SlidingWindows(metaclass=RenamedNames):
     """Windows of records that are at most `difference` apart; both bounds belong to the window."""
 
     difference: int
@@ -155,8 +177,16 @@ class SlidingWindows:
         return cls(milliseconds(difference, "the difference"), milliseconds(grace, "the grace"))
 
 
+@explain_names(
+    {
+        "of_inactivity_gap_with_no_grace": "SessionWindows.of(gap)",
+        "of_inactivity_gap_and_grace": "SessionWindows.of(gap, grace=...)",
+        "with_": "SessionWindows.of(gap)",
+        "until": "Materialized(name, retention=...)",
+    }
+)
 @dataclass(frozen=True, slots=True)
-class SessionWindows:
+class SessionWindows(metaclass=RenamedNames):
     """Windows that last until nothing came for `gap`."""
 
     gap: int
@@ -167,8 +197,14 @@ class SessionWindows:
         return cls(milliseconds(gap, "the gap"), milliseconds(grace, "the grace"))
 
 
+@explain_names(
+    {
+        "of_time_difference_with_no_grace": "JoinWindows.of(difference)",
+        "of_time_difference_and_grace": "JoinWindows.of(difference, grace=...)",
+    }
+)
 @dataclass(frozen=True, slots=True)
-class JoinWindows:
+class JoinWindows(metaclass=RenamedNames):
     """A right record joins a left one if it is at most `before_ms` earlier and at most `after_ms` later.
 
     >>> JoinWindows.of(10, grace=5).after(0)

@@ -24,6 +24,8 @@ def optimizations(asked: bool | str | Iterable[str] | None) -> frozenset[str]:
     """
     if asked is None or isinstance(asked, bool):
         return ALL if asked else frozenset()
+    if not isinstance(asked, Iterable):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise TypeError(f"optimize is True, False, 'all', 'none' or names of optimizations, not {asked!r}")
     given = {part.strip() for part in asked.split(",")} if isinstance(asked, str) else set(asked)
     if given in ({"none"}, {"all"}):
         return ALL if "all" in given else frozenset()
