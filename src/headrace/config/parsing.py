@@ -12,12 +12,14 @@ from typing import Any, Literal, TypeVar
 
 StoreKind = Literal["persistent", "memory"]
 Guarantee = Literal["exactly_once", "at_least_once"]
+Trigger = Literal["real-time", "micro-batch"]
 Handler = Literal["fail", "continue", "dead_letter"] | Callable[..., Any]
 
 _T = TypeVar("_T")
 
 OPTIMIZATIONS = frozenset({"reuse.ktable.source.topics", "merge.repartition.topics", "single.store.self.join"})
 
+_TRIGGERS: dict[str, Trigger] = {"real-time": "real-time", "micro-batch": "micro-batch"}
 _GUARANTEES: dict[str, Guarantee] = {
     "exactly_once": "exactly_once",
     "exactly_once_v2": "exactly_once",
@@ -140,6 +142,15 @@ def guarantee(value: Any) -> Guarantee:
     if value == "at_most_once":
         raise ValueError("records would be lost in a crash, so it is not offered: give exactly_once or at_least_once")
     return _one_of(_GUARANTEES, value)
+
+
+def trigger(value: Any) -> Trigger:
+    """What begins a batch.
+
+    >>> trigger("micro-batch")
+    'micro-batch'
+    """
+    return _one_of(_TRIGGERS, value)
 
 
 def handler(value: Any) -> Handler:

@@ -24,7 +24,7 @@ from types import MappingProxyType
 from typing import Any, Self
 
 from headrace.config import parsing
-from headrace.config.parsing import Guarantee, Handler, StoreKind
+from headrace.config.parsing import Guarantee, Handler, StoreKind, Trigger
 from headrace.config.properties import read_properties
 from headrace.errors import ConfigError
 
@@ -125,6 +125,23 @@ class Config:
     num_partitions: int = setting(1, parsing.positive, "how many partitions a created topic has", "spark.topics")
     num_stream_threads: int | None = setting(
         None, parsing.positive, "how many tasks run at once on this machine; not set: one for each core", "spark.run"
+    )
+    processing_trigger: Trigger = setting(
+        "real-time", parsing.trigger, "real-time: slots that stay alive; micro-batch: a Spark job for every batch",
+        "spark.run",
+    )  # fmt: skip
+    slot_bind_address: str | None = setting(
+        None, parsing.text, "the address that slots listen on; not set: the one by which they reach the driver",
+        "spark.real_time",
+    )  # fmt: skip
+    slot_lease_ms: int = setting(
+        10_000, parsing.positive, "after how many ms without a heartbeat a slot is replaced", "spark.real_time"
+    )
+    driver_advertised_address: str | None = setting(
+        None, parsing.text, "where slots on other hosts reach the driver; not set: spark.driver.host", "spark.real_time"
+    )
+    driver_bind_address: str | None = setting(
+        None, parsing.text, "the address that the driver listens on for slots", "spark.real_time"
     )
     processing_exception_handler: Handler = setting(
         "fail", parsing.handler, "what happens when a function of yours raises: fail, continue or dead_letter",

@@ -102,9 +102,15 @@ def with_lost(ranges: Sequence[Range], dropped: Mapping[str, int]) -> dict[str, 
 
 
 def ordered(
-    job: Job, control: Control, number: int, clock: int, ends: Iterable[tuple[str, int, int, int, bool]]
+    job: Job,
+    control: Control,
+    number: int,
+    clock: int,
+    ends: Iterable[tuple[str, int, int, int, bool]],
+    slot_of: Callable[[TaskId], int] | None = None,
 ) -> dict[tuple[int, int], bytes]:
-    """The orders of a batch, packed, by level and slot."""
+    """The orders of a batch, packed, by level and slot; without `slot_of` the slots are those that the job says."""
+    slot_of = slot_of or job.slot_of
     versions = {(stage, partition): (at, attempt) for stage, partition, at, attempt in control.versions}
     positions = {(topic, partition): offset for topic, partition, offset in control.positions}
     carried, ranges = set(control.carried), ranges_of(job, ends, positions)
@@ -117,7 +123,7 @@ def ordered(
         order = wire_format.Order(
             *task, base, ranges.get(task, []), task in carried, first or shared or task in due, task in control.spoilt
         )
-        by_place.setdefault((job.level_of(task), job.slot_of(task)), []).append(order)
+        by_place.setdefault((job.level_of(task), slot_of(task)), []).append(order)
     seen = versions.get((job.global_stage, 0))
     return {
         (level, slot): wire_format.encode(

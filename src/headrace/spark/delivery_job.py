@@ -27,33 +27,46 @@ from headrace.spark.wire_format import record_batch
 HOMES: dict[str, SlotProcesses] = {}
 
 
-class DeliveryJob:
-    """Those who deliver shares, as many as the job has slots; `path` is where the job can be loaded from."""
+# Has the shares of a batch delivered, one for each order, and returns what was answered.
+DeliverShares = Callable[[int, Sequence[wire_format.ShareOrder]], Iterable[wire_format.Message | bytes]]
 
-    def __init__(self, session: SparkSession, job: Job, path: str) -> None:
-        self._session, self._job, self._path = session, job, path
+
+class SharedDelivery:
+    """Delivers batches in shares: `count` says in how many, `deliver_shares` has them delivered."""
+
+    def __init__(self, job: Job, count: Callable[[], int], deliver_shares: DeliverShares) -> None:
+        self._job, self._count, self._deliver_shares = job, count, deliver_shares
         self._exactly_once = job.config.processing_guarantee == "exactly_once"
         self._producers: dict[int, str] = {}  # by share, as long as they are known
 
     def deliver(self, log: Log, number: int) -> Sequence[str] | None:
         """Delivers a batch but for its marker, and for topics that are left; None if it cannot be shared."""
-        shares, line = self._job.slots, ""
+        shares, line = self._count(), ""
         if shares < 2 or not isinstance(log, SupportsShares):
             return None
         if self._exactly_once:
             line = log.begin_shares(self._job.application, number, shares)
             if line is None:
                 return None
-        frame = self._session.range(0, shares, 1, shares)
         orders = [
             wire_format.ShareOrder(number, share, shares, line, self._producers.pop(share, ""))
             for share in range(shares)
         ]
-        delivered = frame.mapInArrow(share_function(self._path, orders), wire_format.SCHEMA)
-        messages = collected(delivered, f"deliver batch {number}")
+        messages = self._deliver_shares(number, orders)
         done = [message for message in messages if isinstance(message, wire_format.ShareDone)]
         self._producers = {message.share: message.producer for message in done}
         return sorted({topic for message in done for topic in message.topics})
+
+
+def deliver_by_job(session: SparkSession, path: str) -> DeliverShares:
+    """Has shares delivered by a Spark job; `path` is where its description can be loaded from."""
+
+    def deliver(number: int, orders: Sequence[wire_format.ShareOrder]) -> list[wire_format.Message | bytes]:
+        frame = session.range(0, len(orders), 1, len(orders))
+        delivered = frame.mapInArrow(share_function(path, orders), wire_format.SCHEMA)
+        return collected(delivered, f"deliver batch {number}")
+
+    return deliver
 
 
 def collected(frame: DataFrame, doing: str) -> list[wire_format.Message | bytes]:

@@ -213,17 +213,21 @@ def ship(spark: SparkSession, job: Job, path: Path) -> None:
 
     Where workers run on other hosts, modules of the user's own travel with the job.
     """
-    here = is_local(spark)
-    own = [] if here else list(own_modules())
+    path.write_bytes(pickle_job(spark, job))
+    if not is_local(spark):
+        spark.sparkContext.addFile(str(path))
+
+
+def pickle_job(spark: SparkSession, job: Job) -> bytes:
+    """The job for processes of the session. Modules of the user's own are part of it where those are on other hosts."""
+    own = [] if is_local(spark) else list(own_modules())
     for module in own:
         cloudpickle.register_pickle_by_value(module)
     try:
-        path.write_bytes(cloudpickle.dumps(job))
+        return cloudpickle.dumps(job)
     finally:
         for module in own:
             cloudpickle.unregister_pickle_by_value(module)
-    if not here:
-        spark.sparkContext.addFile(str(path))
 
 
 def load_job(path: str) -> Job:

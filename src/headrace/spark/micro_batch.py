@@ -19,7 +19,7 @@ from headrace.spark import wire_format
 from headrace.spark.application_state import QueryStoppedError, new_folder
 from headrace.spark.batch_planner import control_of, write_control
 from headrace.spark.data_source import Source, level_function
-from headrace.spark.delivery_job import DeliveryJob, collected
+from headrace.spark.delivery_job import SharedDelivery, collected, deliver_by_job
 from headrace.spark.job import Job, ship
 from headrace.spark.session import DISPOSABLE, own_session
 from headrace.spark.stats import ApplicationStats
@@ -48,7 +48,7 @@ class MicroBatchQuery:
         self._tell(anew=True)
         session = own_session(spark)
         ship(session, job, job_path)
-        self.crew = DeliveryJob(session, job, str(job_path))
+        self.shares = SharedDelivery(job, lambda: job.slots, deliver_by_job(session, str(job_path)))
         session.dataSource.register(Source)
         frame = session.readStream.format("headrace").options(job=str(job_path), control=str(self._control)).load()
         for level in range(1, len(job.plan.levels)):

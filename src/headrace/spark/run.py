@@ -29,6 +29,7 @@ from headrace.spark.application_state import Heartbeat
 from headrace.spark.changelogs import await_leaving, found_changelogs, members_of
 from headrace.spark.job import Job, Setup, is_local
 from headrace.spark.micro_batch import MicroBatchQuery
+from headrace.spark.real_time import RealTimeEngine
 from headrace.spark.session import session
 from headrace.spark.stats import ApplicationStats
 from headrace.spark.topics import await_ends, first_positions, prepare_topics, topics_read
@@ -48,7 +49,7 @@ class Run:
                 f"{setup.log} is a log on this machine, but Spark runs on {spark.sparkContext.master}: executors on "
                 "other hosts cannot read it. Use a Kafka log, or --master local[N]"
             )
-        self._host: MicroBatchQuery | None = None
+        self._host: MicroBatchQuery | RealTimeEngine | None = None
         self._log = open_log(setup.log, setup.config.client_settings)
         self.topics = prepare_topics(self._log, setup.graph, setup.config)
         storage = open_storage(setup.checkpoint)
@@ -61,9 +62,8 @@ class Run:
         self._is_closing = False
         try:
             self._check_positions()
-            self._host = (
-                MicroBatchQuery(spark, self.job, self.coordinator, totals, paused=paused) if job.tasks else None
-            )
+            engine = RealTimeEngine if setup.config.processing_trigger == "real-time" else MicroBatchQuery
+            self._host = engine(spark, self.job, self.coordinator, totals, paused=paused) if job.tasks else None
         except BaseException:
             self.close()
             raise
@@ -137,7 +137,7 @@ class Run:
 
     def _deliver_in_shares(self, number: int) -> Sequence[str] | None:
         """Not what was lacking at the start: then nothing runs yet."""
-        return None if self._host is None else self._host.crew.deliver(self._log, number)
+        return None if self._host is None else self._host.shares.deliver(self._log, number)
 
     def _delivered(self, number: int, positions: Mapping[TopicPartition, int]) -> None:
         self._tell_group(positions)

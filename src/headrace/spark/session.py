@@ -91,6 +91,9 @@ def install_java(system: str = sys.platform, release: str | None = None) -> str:
 
 MANAGER = "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
 ATTEMPTS = 4  # at a task; the same on a cluster
+# On one machine Spark gets more task threads than cores: slots hold theirs for as long as an application runs, and
+# other jobs of the session, a second application among them, need some too.
+SPARE_THREADS = 16
 LOGGING = Path(__file__).with_name("log4j2.properties")
 
 # Our JVM only coordinates: its compiler and its collector must not compete with the work.
@@ -133,8 +136,11 @@ def session(master: str | None = None, slots: int | None = None, *, verbose: boo
     # Workers on this machine find the modules that the driver finds.
     os.environ["PYTHONPATH"] = os.pathsep.join(dict.fromkeys(path or str(Path.cwd()) for path in sys.path))
     # On one machine Spark would not try again, though a worker may have been killed.
-    conf = SparkConf().setAppName("headrace").setMaster(master or f"local[{slots or '*'},{ATTEMPTS}]")
+    cores = slots or len(os.sched_getaffinity(0))
+    conf = SparkConf().setAppName("headrace").setMaster(master or f"local[{cores + SPARE_THREADS},{ATTEMPTS}]")
     conf.setAll([*SETTINGS.items()])
+    if master is None:
+        conf.set("spark.default.parallelism", str(cores))
     # In the main thread PySpark would replace the handler of SIGINT with its own, which cancels all jobs and raises
     # KeyboardInterrupt. Applications stop at SIGINT, and need their jobs until the last batch is committed.
     return _in_another_thread(lambda: _create(conf, verbose=verbose))

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import gc
 import time
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from operator import itemgetter
 from pathlib import Path
@@ -70,6 +70,19 @@ class SlotRunner:
         self._router = Router(job, self.log)
         self._globals = Globals(self)
         self._notes = TaskStats((), 0)  # of the attempt that is running
+        self.places: Mapping[TaskId, int] | None = None  # slots by task; None: those that the job says
+
+    def close(self) -> None:
+        """Closes the processors, as an application that stops does, and the clients of the log."""
+        for task in self._tasks.values():
+            with suppress(StreamsError):
+                task.close()
+        for home in self._homes.values():
+            home.close()
+        self.log.close()
+
+    def _slot_of(self, task: TaskId) -> int:
+        return self.job.slot_of(task) if self.places is None else self.places[task]
 
     def handle(self, raw_orders: bytes, raw_rows: Iterable[bytes]) -> list[Message]:
         """Runs the tasks of a level for which there is something to do."""
@@ -126,7 +139,7 @@ class SlotRunner:
         for target, target_rows in sent.items():
             stage, partition, packed = target.subtopology, target.partition, encode_rows(target_rows)
             message = wire_format.Rows(job.level_of(target), stage, partition, receipt.attempt, packed)
-            yield job.slot_of(target), wire_format.encode(message)
+            yield self._slot_of(target), wire_format.encode(message)
         receipt = replace(
             receipt,
             whole=order.whole,
@@ -147,12 +160,12 @@ class SlotRunner:
             inline=job.config.receipt_max_bytes,
             at_step=job.at_step,
         )
-        yield job.slot_of(task_id), wire_format.RECEIPT + encode_receipt(receipt)
+        yield self._slot_of(task_id), wire_format.RECEIPT + encode_receipt(receipt)
         if result.commit_requested:
             request = wire_format.CommitRequest(task_id.subtopology, task_id.partition)
-            yield job.slot_of(task_id), wire_format.encode(request)
+            yield self._slot_of(task_id), wire_format.encode(request)
         self._notes.written = counted([*sent.values(), *carried.values(), outbox], job.topics_written(order.stage))
-        yield job.slot_of(task_id), self._notes.tally(receipt, orders.clock, positions, result.outputs)
+        yield self._slot_of(task_id), self._notes.tally(receipt, orders.clock, positions, result.outputs)
 
     @contextmanager
     def _running(self, task_id: TaskId) -> Generator[None]:

@@ -1,0 +1,107 @@
+"""Rows on their way between slots, as one slot sees them: which have arrived, and which level may begin.
+
+In an attempt at a batch every slot runs its levels in order. After level L it sends every slot of the attempt what its
+tasks sent to tasks there, and then the end of the level. So a slot may begin level L when it has the ends of all levels
+below L, from all slots of the attempt.
+
+    attempt 7   slots 0, 1                     slot 1 may begin
+    slot 0 ──rows for level 1──▶ slot 1
+    slot 0 ──end of level 0────▶ slot 1
+    slot 1 ──end of level 0────▶ slot 1        level 1
+
+Attempts are numbered. Rows of an earlier attempt than the current one are dropped, those of a later one are kept until
+that attempt begins: another slot may have got its orders before this one.
+
+`Exchange` is a state machine. Rows above `memory` bytes go to a file, by `spill`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple, Protocol
+
+
+class Spilled(Protocol):
+    """A message in a file."""
+
+    def read(self) -> bytes: ...
+
+
+Spill = Callable[[bytes], Spilled]
+
+
+class Delivery(NamedTuple):
+    """Messages for the tasks of a slot, and perhaps the end of a level."""
+
+    attempt: int
+    slot: int  # that sends them
+    level: int  # that the sender runs
+    is_end: bool  # of that level, in the sender
+    rows: Sequence[tuple[int, bytes]]  # the level of the task that gets them, and what `wire_format.Rows` encodes to
+
+
+class _Attempt:
+    def __init__(self) -> None:
+        self.ends: dict[int, set[int]] = {}  # slots that have ended a level
+        self.rows: dict[int, list[bytes | Spilled]] = {}  # by the level that gets them
+        self.held = 0  # bytes in memory
+
+
+class Exchange:
+    """The rows that a slot has got.
+
+    >>> exchange = Exchange(memory=1 << 20, spill=lambda raw: raw)
+    >>> exchange.begin(7, {0, 1})
+    >>> exchange.add(Delivery(7, 0, 0, True, [(1, b"row")]))
+    >>> exchange.is_ready(1)
+    False
+    >>> exchange.add(Delivery(7, 1, 0, True, []))
+    >>> exchange.is_ready(1), exchange.take(1)
+    (True, [b'row'])
+    """
+
+    def __init__(self, memory: int, spill: Spill) -> None:
+        self._memory, self._spill = memory, spill
+        self.attempt = 0
+        self._slots: frozenset[int] = frozenset()
+        self._attempts: dict[int, _Attempt] = {}
+
+    def begin(self, attempt: int, slots: set[int] | frozenset[int]) -> None:
+        """Begins an attempt in which these slots take part; what came for earlier ones is dropped."""
+        self.attempt, self._slots = attempt, frozenset(slots)
+        self._attempts = {number: some for number, some in self._attempts.items() if number >= attempt}
+
+    def abort(self, attempt: int) -> None:
+        """Drops an attempt, and all before it: what still comes of them is not kept."""
+        if attempt >= self.attempt:
+            self.begin(attempt + 1, frozenset())
+
+    def add(self, delivery: Delivery) -> None:
+        """Keeps rows that have arrived, unless they are of an earlier attempt."""
+        if delivery.attempt < self.attempt:
+            return
+        some = self._attempts.setdefault(delivery.attempt, _Attempt())
+        for level, raw in delivery.rows:
+            kept: bytes | Spilled = raw
+            if some.held + len(raw) > self._memory:
+                kept = self._spill(raw)
+            else:
+                some.held += len(raw)
+            some.rows.setdefault(level, []).append(kept)
+        if delivery.is_end:
+            some.ends.setdefault(delivery.level, set()).add(delivery.slot)
+
+    def is_ready(self, level: int) -> bool:
+        """True when every slot of the attempt has ended all levels below this one."""
+        some = self._attempts.get(self.attempt)
+        ends = {} if some is None else some.ends
+        return all(self._slots <= ends.get(below, set()) for below in range(level))
+
+    def take(self, level: int) -> list[bytes]:
+        """Returns the rows for a level, which `is_ready` says are complete."""
+        some = self._attempts.get(self.attempt)
+        rows = [] if some is None else some.rows.pop(level, [])
+        found = [raw if isinstance(raw, bytes) else raw.read() for raw in rows]
+        if some is not None:
+            some.held -= sum(len(raw) for raw in rows if isinstance(raw, bytes))
+        return found

@@ -1,0 +1,331 @@
+# pyright: basic
+"""The real-time trigger: batches run in slots that stay alive, and no Spark job is started for them.
+
+    plan ─▶ orders to all slots ─▶ results of all slots ─▶ manifest ─▶ delivery, while the next batch runs
+
+A batch begins when records have arrived and the one before is committed; where `commit.interval.ms` is set, at most
+that often. A batch whose slots are lost is planned again: without a manifest it never happened.
+"""
+
+from __future__ import annotations
+
+import logging
+import queue
+import secrets
+import threading
+import time
+from collections.abc import Callable, Sequence
+
+import msgspec
+from pyspark.sql import SparkSession
+
+from headrace.checkpoint.coordinator import Coordinator
+from headrace.checkpoint.receipt import Receipt, decode_receipt
+from headrace.checkpoint.steps import RANGES_PLANNED, step
+from headrace.errors import StageRerunError
+from headrace.log.open import open_log
+from headrace.model.clock import SystemClock
+from headrace.spark import wire_format
+from headrace.spark.application_state import QueryStoppedError
+from headrace.spark.batch_attempt import BatchAttempt
+from headrace.spark.batch_planner import Control, Ends, Planner, control_of, ordered
+from headrace.spark.delivery_job import SharedDelivery
+from headrace.spark.job import Job, error_of, is_local, pickle_job
+from headrace.spark.slot import DriverAddress
+from headrace.spark.slot_messages import (
+    AbortBatch,
+    BatchBroken,
+    BatchDone,
+    DeliverShare,
+    RunBatch,
+    ShareDelivered,
+)
+from headrace.spark.slot_pool import SlotPool
+from headrace.spark.slot_registry import Registration
+from headrace.spark.stats import ApplicationStats
+
+_log = logging.getLogger(__name__)
+REMEMBERED = 120  # batches whose phases are kept
+GRACE = 8.0  # seconds that a running batch has to end, when the application is stopped
+MAX_ATTEMPTS = 8  # at one batch, before the application starts anew
+TICK = 0.1  # seconds
+
+
+class RealTimeEngine:
+    """Plans batches and commits them, in a thread of its own."""
+
+    def __init__(
+        self, spark: SparkSession, job: Job, coordinator: Coordinator, totals: ApplicationStats, *, paused: bool = False
+    ) -> None:
+        self._job, self._coordinator, self._totals, self._paused = job, coordinator, totals, paused
+        self._changed = threading.Condition()
+        self._failed: Exception | None = None
+        self._is_stopping = self._is_cut = False
+        self._shares_time = job.config.stream_time_scope == "application"
+        self._told = self._stream_time = -1
+        self._commit_requested = False
+        self.phases: dict[int, dict[str, float]] = {}  # ms, by batch
+        self._ended: dict[int, float] = {}  # when batches were committed that are not delivered yet
+        self._attempt: BatchAttempt | None = None
+        self._attempts = 0
+        self._share_answers: queue.SimpleQueue[tuple[int, ShareDelivered | None]] = queue.SimpleQueue()
+        self._share_round = 0
+        self._pool = SlotPool(
+            spark,
+            job.application,
+            pickle_job(spark, job),
+            driver_address(spark, job),
+            bind=job.config.driver_bind_address or ("127.0.0.1" if is_local(spark) else "0.0.0.0"),  # noqa: S104
+            ports=None,
+            lease=job.config.slot_lease_ms / 1000,
+            handle=self._handle,
+        )
+        self._pool.want(job.slots)
+        self.shares = SharedDelivery(job, lambda: len(self._pool.layout), self._deliver_shares)
+        self._thread = threading.Thread(target=self._run, name="headrace batches", daemon=True)
+        self._thread.start()
+
+    # ---------------------------------------------------------------------------------------- what slots say (endpoint)
+    def _handle(self, registration: Registration, message: BatchDone | BatchBroken | ShareDelivered | None) -> None:
+        if isinstance(message, ShareDelivered):
+            self._share_answers.put((registration.number, message))
+            return
+        if message is None:
+            self._share_answers.put((registration.number, None))
+        with self._changed:
+            attempt = self._attempt
+            if attempt is not None:
+                match message:
+                    case BatchDone():
+                        attempt.finish(registration.number, message)
+                    case BatchBroken():
+                        attempt.fail(registration.number, message)
+                    case None:
+                        attempt.lose(registration.number)
+                if attempt.is_over:
+                    self._changed.notify_all()
+
+    # ---------------------------------------------------------------------------------------------------------- batches
+    def _run(self) -> None:
+        log = open_log(self._job.log, self._job.config.client_settings)
+        try:
+            planner = Planner(self._job, log)
+            begin = 0.0  # the earliest time of the next batch
+            while not self._is_stopping:
+                if self._is_held_back(begin):
+                    continue
+                began, control = time.perf_counter(), self._control()
+                clock = SystemClock().now()
+                ends = planner.ends(control)
+                if not ends and not planner.must_run(control, clock):
+                    planner.wait(control)
+                    continue
+                begin = time.monotonic() + (self._job.config.commit_interval_ms or 0) / 1000
+                self._run_batch(planner, control, clock, ends, began)
+        except Exception as error:  # noqa: BLE001 - `check` raises it
+            self._failed = error
+        finally:
+            log.close()
+            with self._changed:
+                self._changed.notify_all()
+
+    def _is_held_back(self, begin: float) -> bool:
+        """Waits a moment if no batch may begin now."""
+        with self._changed:
+            left = 0.0 if self._commit_requested else begin - time.monotonic()
+            if self._paused or left > 0:
+                self._changed.wait(min(left, TICK) if not self._paused else TICK)
+                return True
+        return False
+
+    def _control(self) -> Control:
+        coordinator = self._coordinator
+        standing = control_of(coordinator.ledger, coordinator.damaged_tasks, self._stream_time)
+        return msgspec.structs.replace(standing, wanted=coordinator.needs_batch, sizes=dict(self._totals.sizes))
+
+    def _run_batch(self, planner: Planner, control: Control, clock: int, ends: Sequence[Ends], began: float) -> None:
+        """Runs the batch, in as many attempts as it takes, and commits it."""
+        number, job = control.number + 1, self._job
+        for failures in range(1, MAX_ATTEMPTS + 1):
+            with step(RANGES_PLANNED, job.at_step):
+                planner.planned(control)
+            places = self._pool.await_layout(job.all_tasks(), lambda: self._is_stopping)
+            if places is None:
+                return
+            planned = time.perf_counter()
+            attempt = self._begin(ordered(job, control, number, clock, ends, places.__getitem__))
+            with self._changed:
+                while not attempt.is_over and not self._is_cut:
+                    self._changed.wait(TICK)
+                self._attempt = None
+            ran = time.perf_counter()
+            if self._is_cut:
+                return
+            try:
+                if attempt.broken is None:
+                    self._commit(number, clock, attempt)
+                    phases = {f"level {level}": took for level, took in enumerate(attempt.level_times)}
+                    self._note(
+                        number,
+                        plan=1000 * (planned - began),
+                        run=1000 * (ran - planned),
+                        exchange=attempt.exchange_time,
+                        commit=1000 * (time.perf_counter() - ran),
+                        **(phases if len(phases) > 1 else {}),
+                    )
+                    return
+                reason = attempt.broken
+            except StageRerunError as error:
+                reason = str(error)
+            _log.info("batch %d is planned again: %s", number, reason.strip().rpartition("\n")[2])
+            self._abort(attempt)
+            self._pause_after(failures)
+            control = self._control()
+            ends = planner.ends(control)
+        raise QueryStoppedError(f"batch {number} could not be run in {MAX_ATTEMPTS} attempts: {reason}")
+
+    def _begin(self, orders: dict[tuple[int, int], bytes]) -> BatchAttempt:
+        """Sends the orders of a batch to the slots that take part in it."""
+        layout, levels = self._pool.layout, range(len(self._job.plan.levels))
+        slots = {slot: layout[slot] for slot in sorted({slot for _, slot in orders})}
+        self._attempts += 1
+        attempt = BatchAttempt(self._attempts, slots)
+        with self._changed:
+            self._attempt = attempt
+        for slot, registration in slots.items():
+            given = [orders.get((level, slot), b"") for level in levels]
+            self._pool.send(registration, RunBatch(attempt.number, list(slots), given))
+        with self._changed:
+            for registration in slots.values():  # one may have been lost before the attempt was known
+                if not self._pool.is_live(registration):
+                    attempt.lose(registration)
+        return attempt
+
+    def _abort(self, attempt: BatchAttempt) -> None:
+        for registration in attempt.slots.values():
+            self._pool.send(registration, AbortBatch(attempt.number))
+
+    def _pause_after(self, failures: int) -> None:
+        """A slot that is lost again and again, or a log that is away, is not asked without a pause."""
+        if failures > 1:
+            with self._changed:
+                self._changed.wait_for(lambda: self._is_stopping, min(0.1 * 2**failures, 5.0))
+
+    def _commit(self, number: int, clock: int, attempt: BatchAttempt) -> None:
+        messages = [wire_format.decode(raw) for raw in attempt.messages]
+        for message in messages:
+            if isinstance(message, wire_format.Failed):
+                raise error_of(message)
+        receipts: list[Receipt] = [decode_receipt(raw) for raw in messages if isinstance(raw, bytes)]
+        self._coordinator.commit(number, clock, receipts)
+        self._ended[number] = time.perf_counter()
+        tallies = [message for message in messages if isinstance(message, wire_format.Tally)]
+        self._totals.add(receipts, tallies, clock, SystemClock().now())
+        with self._changed:
+            self._told = self._stream_time
+            self._stream_time = max([self._stream_time, *(receipt.stream_time for receipt in receipts)])
+            self._commit_requested = any(isinstance(message, wire_format.CommitRequest) for message in messages)
+            self._changed.notify_all()
+
+    def _note(self, number: int, **phases: float) -> None:
+        """Keeps how many ms the phases of a batch took."""
+        self.phases[number] = {**phases, **self.phases.get(number, {})}
+        self.phases.pop(number - REMEMBERED, None)
+        self._ended.pop(number - REMEMBERED, None)
+
+    def note_delivery(self, number: int) -> None:
+        """The log has the outputs of a batch; the next one runs meanwhile."""
+        ended = self._ended.pop(number, None)
+        took = 0.0 if ended is None else 1000 * (time.perf_counter() - ended)
+        self.phases[number] = {**self.phases.get(number, {}), "deliver": took}
+        with self._changed:
+            self._changed.notify_all()
+
+    # ----------------------------------------------------------------------------------------------------------- shares
+    def _deliver_shares(
+        self, number: int, orders: Sequence[wire_format.ShareOrder]
+    ) -> list[wire_format.Message | bytes]:
+        """Has the slots deliver shares of a batch. Called in the thread of deliveries."""
+        self._share_round += 1
+        while not self._share_answers.empty():
+            self._share_answers.get_nowait()
+        asked = dict(zip(self._pool.layout.values(), orders, strict=False))
+        if len(asked) < len(orders):
+            raise QueryStoppedError(f"batch {number} has more shares than there are slots")
+        for registration, order in asked.items():
+            self._pool.send(registration, DeliverShare(self._share_round, wire_format.encode(order)))
+        found: list[wire_format.Message | bytes] = []
+        while asked:
+            gone = [registration for registration in asked if not self._pool.is_live(registration)]
+            if gone:
+                raise QueryStoppedError(f"a slot was lost while it delivered a share of batch {number}")
+            try:
+                registration, answer = self._share_answers.get(timeout=TICK)
+            except queue.Empty:
+                continue
+            if registration not in asked or answer is None or answer.round != self._share_round:
+                continue
+            if answer.reason:
+                raise QueryStoppedError(f"share {answer.share} of batch {number} was not delivered: {answer.reason}")
+            message = wire_format.decode(answer.answer)
+            if isinstance(message, wire_format.Failed):
+                raise error_of(message)
+            found.append(message)
+            del asked[registration]
+        return found
+
+    # ------------------------------------------------------------------------------------------------ seen from outside
+    @property
+    def all_told(self) -> bool:
+        """True when every task has been told the current stream time."""
+        return not self._shares_time or self._told == self._stream_time
+
+    def wait(self, reached: Callable[[], bool], timeout: float) -> bool:
+        """Waits for a condition, which is checked now and after every batch; True if it holds."""
+        with self._changed:
+            return reached() or (self._changed.wait(timeout) and reached())
+
+    def check(self) -> None:
+        """Raises what has stopped the batches."""
+        if self._failed is not None:
+            raise self._failed
+
+    def pause(self, paused: bool) -> None:
+        """No further batch begins while it is paused."""
+        with self._changed:
+            self._paused = paused
+            self._changed.notify_all()
+
+    def look(self) -> None:
+        """Nothing: the thread of batches sees by itself what is wanted."""
+
+    def scale(self, slots: int) -> None:
+        """Changes the number of slots; tasks move at the next batch."""
+        self._pool.want(slots)
+
+    def stop(self, timeout: float | None = None) -> bool:
+        """Lets the batch that is running end. A batch that takes longer than `timeout` seconds (8) is cut off."""
+        with self._changed:
+            self._is_stopping = True
+            self._changed.notify_all()
+        self._thread.join(GRACE if timeout is None else timeout)
+        is_ended = not self._thread.is_alive()
+        if not is_ended:
+            with self._changed:
+                self._is_cut = True
+                self._changed.notify_all()
+            self._thread.join(1.0)
+        return is_ended
+
+    def clear(self) -> None:
+        """Ends the slots; after it nothing is delivered by them."""
+        self._pool.close()
+
+
+def driver_address(spark: SparkSession, job: Job) -> DriverAddress:
+    """Where slots reach the driver: where Spark's executors do, unless a setting says otherwise."""
+    config = job.config
+    if is_local(spark):
+        return DriverAddress("127.0.0.1", 0, secrets.token_bytes(32), "127.0.0.1", None)
+    host = config.driver_advertised_address or spark.sparkContext.getConf().get("spark.driver.host") or "127.0.0.1"
+    return DriverAddress(host, 0, secrets.token_bytes(32), config.slot_bind_address or "", None)

@@ -1,0 +1,346 @@
+# pyright: basic
+"""A slot: a process that runs tasks from batch to batch, inside a Spark task that does not end.
+
+The driver submits a Spark job with one task for every slot (`slot_pool`). That task makes a `Slot`, which connects to
+the driver and then does what it is told, in one thread: it runs batches. The thread of the endpoint receives rows of
+other slots meanwhile, another one sends heartbeats, another one delivers shares of large batches.
+
+A slot ends when the driver tells it to, or when its connection to the driver is closed: then the driver is gone, or has
+replaced it. It then must not touch anything that its successor may use, so it ends at once, whatever it is doing.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import queue
+import socket
+import sys
+import tempfile
+import threading
+import time
+import traceback
+from collections.abc import Iterable, Iterator
+from functools import partial
+from typing import Any, BinaryIO, NamedTuple
+
+from pyspark import cloudpickle
+
+from headrace.errors import StreamsError
+from headrace.model.ids import TaskId
+from headrace.spark import wire_format
+from headrace.spark.delivery_job import ShareWriter
+from headrace.spark.exchange import Delivery, Exchange
+from headrace.spark.job import Job
+from headrace.spark.slot_messages import (
+    AbortBatch,
+    BatchBroken,
+    BatchDone,
+    DeliverShare,
+    Heartbeat,
+    Hello,
+    Introduction,
+    Layout,
+    Peer,
+    RunBatch,
+    ShareDelivered,
+    SlotRows,
+    Start,
+    Stop,
+    ToDriver,
+    decode_for_slot,
+    encode_message,
+)
+from headrace.spark.slot_runner import SlotRunner
+from headrace.spark.transport import Connection, Endpoint
+
+MAX_FRAME_BYTES = 4 << 20  # of rows in one frame, so that a receiver need not hold more at once
+UNREACHABLE = 2.0  # seconds to connect to another slot
+
+
+class DriverAddress(NamedTuple):
+    """Where the driver is reached, and how a slot listens."""
+
+    host: str
+    port: int
+    secret: bytes
+    bind: str  # the address that slots bind to; "" is the one by which they reach the driver
+    ports: tuple[int, int] | None  # that slots may listen on
+
+
+def slot_function(driver: DriverAddress) -> Any:
+    """Returns the function that Spark runs in a Python worker, on a partition that holds the number of the slot."""
+    return partial(_serve_partition, driver)
+
+
+def _serve_partition(driver: DriverAddress, slots: Iterable[int]) -> Iterator[int]:
+    for number in slots:
+        Slot(driver, number).serve()
+    return iter(())
+
+
+class Slot:
+    """One slot, in this process."""
+
+    def __init__(self, driver: DriverAddress, number: int) -> None:
+        self._number, self._registration = number, 0
+        self._inbox: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        self._arrived = threading.Condition()
+        self._spill = SpillFile()
+        self._exchange = Exchange(64 << 20, self._spill.write)
+        self._peers: dict[int, Peer] = {}
+        self._connections: dict[int, Connection] = {}  # to other slots, opened by this one
+        self._runner: SlotRunner | None = None
+        self._job: Job | None = None
+        self._shares: queue.SimpleQueue[DeliverShare] | None = None
+        self._is_over = False
+        host = driver.bind or address_towards(driver.host, driver.port)
+        ports = None if driver.ports is None else range(driver.ports[0], driver.ports[1] + 1)
+        self._endpoint = Endpoint(
+            driver.secret, self._received, self._closed, host=host, ports=ports, name="headrace slot"
+        )
+        self._driver = self._endpoint.connect(driver.host, driver.port)
+        self._driver.peer = "the driver"
+        self._send(Hello(number, host, self._endpoint.port, os.getpid()))
+
+    # ----------------------------------------------------------------------------------------- in the endpoint's thread
+    def _received(self, connection: Connection, frame: bytearray) -> None:
+        message = decode_for_slot(frame)
+        match message:
+            case SlotRows():
+                with self._arrived:
+                    self._exchange.add(Delivery(*_fields(message)))
+                    self._arrived.notify_all()
+            case Introduction():
+                connection.peer = f"slot {message.slot}"
+            case AbortBatch():
+                with self._arrived:
+                    self._exchange.abort(message.attempt)
+                    self._arrived.notify_all()
+            case Layout():
+                # At once: the slot may be sending to one that is gone, which would never end.
+                self._drop_connections({peer.slot: peer for peer in message.peers})
+                self._inbox.put(message)
+            case _:
+                self._inbox.put(message)
+
+    def _closed(self, connection: Connection) -> None:
+        if connection is self._driver and not self._is_over:
+            # The driver is gone, or has replaced this slot. User code may be running, and cannot be interrupted.
+            os._exit(0)
+
+    def _drop_connections(self, peers: dict[int, Peer]) -> None:
+        for slot, connection in list(self._connections.items()):
+            if peers.get(slot) != self._peers.get(slot):
+                connection.close()
+                self._connections.pop(slot, None)
+
+    # ----------------------------------------------------------------------------------------------- in the main thread
+    def serve(self) -> None:
+        """Does what the driver says until it says `Stop`."""
+        try:
+            while True:
+                message = self._inbox.get()
+                match message:
+                    case Start():
+                        self._start(message)
+                    case Layout():
+                        self._peers = {peer.slot: peer for peer in message.peers}
+                        self._running().places = {TaskId(stage, at): slot for stage, at, slot in message.places}
+                    case RunBatch():
+                        self._run(message)
+                    case DeliverShare():
+                        self._deliver(message)
+                    case Stop():
+                        return
+        finally:
+            self._is_over = True
+            if self._runner is not None:
+                self._runner.close()
+            self._endpoint.close()
+
+    def _start(self, message: Start) -> None:
+        self._registration = message.registration
+        threading.Thread(target=self._beat, args=(message.lease / 4,), name="headrace heartbeat", daemon=True).start()
+        # A batch makes many objects that live until its end: by default a quarter of its time is spent looking at them.
+        gc.set_threshold(100_000, 20, 20)
+        job: Job = cloudpickle.loads(message.job)
+        self._job, self._runner = job, SlotRunner(job)
+        gc.collect()
+        gc.freeze()  # what is there now stays
+
+    def _beat(self, every: float) -> None:
+        never = threading.Event()
+        while not never.wait(every) and not self._is_over:
+            try:
+                self._driver.send(encode_message(Heartbeat()))
+            except ConnectionError:
+                return
+
+    def _running(self) -> SlotRunner:
+        assert self._runner is not None  # noqa: S101 - the driver sends `Start` first
+        return self._runner
+
+    # ---------------------------------------------------------------------------------------------------------- a batch
+    def _run(self, batch: RunBatch) -> None:
+        with self._arrived:
+            if batch.attempt < self._exchange.attempt:
+                return  # it was aborted before it began
+            self._exchange.begin(batch.attempt, set(batch.slots))
+            self._spill.rotate()
+        results: list[bytes] = []
+        took: list[float] = []
+        waited: list[float] = []
+        try:
+            for level, orders in enumerate(batch.levels):
+                began = time.perf_counter()
+                rows = self._rows_for(batch.attempt, level)
+                if rows is None:
+                    return
+                ready = time.perf_counter()
+                messages = self._running().handle(orders, rows) if orders else []
+                self._send_rows(batch, level, messages, results)
+                waited.append(1000 * (ready - began))
+                took.append(1000 * (time.perf_counter() - ready))
+        except PeerLostError as error:
+            self._send(BatchBroken(batch.attempt, str(error), error.slot))
+        except StreamsError as error:  # one that may pass: others are among the messages
+            self._send(BatchBroken(batch.attempt, str(error), None))
+        except Exception:  # noqa: BLE001 - the driver says so
+            self._send(BatchBroken(batch.attempt, traceback.format_exc(), None))
+        else:
+            self._send(BatchDone(batch.attempt, results, took, waited))
+
+    def _rows_for(self, attempt: int, level: int) -> list[bytes] | None:
+        """Waits until a level may begin, and returns the rows for it; None if the attempt was aborted."""
+        with self._arrived:
+            while self._exchange.attempt == attempt and not self._exchange.is_ready(level):
+                self._arrived.wait()
+            return self._exchange.take(level) if self._exchange.attempt == attempt else None
+
+    def _send_rows(
+        self, batch: RunBatch, level: int, messages: Iterable[tuple[int, bytes]], results: list[bytes]
+    ) -> None:
+        """Sends what a level gave: rows to the slots of their tasks, everything else to the driver at the end."""
+        by_slot: dict[int, list[tuple[int, bytes]]] = {slot: [] for slot in batch.slots}
+        for slot, raw in messages:
+            target = wire_format.level_of(raw)
+            if target is None:
+                results.append(raw)
+            else:
+                by_slot[slot].append((target, raw))
+        if level + 1 == len(batch.levels):
+            return
+        for slot, rows in by_slot.items():
+            if slot == self._number:
+                with self._arrived:
+                    self._exchange.add(Delivery(batch.attempt, slot, level, is_end=True, rows=rows))
+            else:
+                self._send_to_peer(slot, batch.attempt, level, rows)
+
+    def _send_to_peer(self, slot: int, attempt: int, level: int, rows: list[tuple[int, bytes]]) -> None:
+        connection = self._connection(slot)
+        frame: list[tuple[int, bytes]] = []
+        size = 0
+        try:
+            for target, raw in rows:
+                if frame and size + len(raw) > MAX_FRAME_BYTES:
+                    connection.send(encode_message(SlotRows(attempt, self._number, level, False, frame)))
+                    frame, size = [], 0
+                frame.append((target, raw))
+                size += len(raw)
+            connection.send(encode_message(SlotRows(attempt, self._number, level, True, frame)))
+        except ConnectionError as error:
+            self._connections.pop(slot, None)
+            raise PeerLostError(slot, f"slot {self._number} lost its connection to slot {slot}: {error}") from error
+
+    def _connection(self, slot: int) -> Connection:
+        connection = self._connections.get(slot)
+        if connection is None:
+            peer = self._peers[slot]
+            try:
+                connection = self._endpoint.connect(peer.host, peer.port, UNREACHABLE)
+                connection.send(encode_message(Introduction(self._number, self._registration)))
+            except ConnectionError as error:
+                raise PeerLostError(
+                    slot, f"slot {self._number} cannot reach slot {slot} at {peer.host}:{peer.port}: {error}"
+                ) from error
+            connection.peer = f"slot {slot}"
+            self._connections[slot] = connection
+        return connection
+
+    def _send(self, message: ToDriver) -> None:
+        try:
+            self._driver.send(encode_message(message))
+        except ConnectionError:
+            self._is_over = True
+            sys.exit(0)
+
+    # ----------------------------------------------------------------------------------------------------------- shares
+    def _deliver(self, message: DeliverShare) -> None:
+        if self._shares is None:
+            self._shares = queue.SimpleQueue()
+            threading.Thread(target=self._deliver_shares, name="headrace shares", daemon=True).start()
+        self._shares.put(message)
+
+    def _deliver_shares(self) -> None:
+        assert self._job is not None  # noqa: S101
+        assert self._shares is not None  # noqa: S101
+        writer = ShareWriter(self._job)
+        while True:
+            message = self._shares.get()
+            order = wire_format.decode(message.order)
+            assert isinstance(order, wire_format.ShareOrder)  # noqa: S101
+            try:
+                ((_, answer),) = writer.handle(message.order, [])
+                reason = ""
+            except Exception as error:  # noqa: BLE001 - the driver tries again
+                answer, reason = b"", f"{type(error).__name__}: {error}"
+            self._send(ShareDelivered(message.round, order.share, answer, reason))
+
+
+class PeerLostError(StreamsError):
+    """Another slot could not be reached."""
+
+    def __init__(self, slot: int, message: str) -> None:
+        super().__init__(message)
+        self.slot = slot
+
+
+class SpillFile:
+    """Temporary files for rows that do not fit in memory, one for every batch that needs it."""
+
+    def __init__(self) -> None:
+        self._file: BinaryIO | None = None
+
+    def write(self, raw: bytes) -> _SpilledRows:
+        if self._file is None:
+            self._file = tempfile.TemporaryFile(prefix="headrace-rows-")  # noqa: SIM115 - it ends with the process
+        start = self._file.seek(0, os.SEEK_END)
+        self._file.write(raw)
+        return _SpilledRows(self._file, start, len(raw))
+
+    def rotate(self) -> None:
+        """Begins another file. The old one goes away with the last rows that refer to it."""
+        self._file = None
+
+
+class _SpilledRows(NamedTuple):
+    file: BinaryIO
+    start: int
+    size: int
+
+    def read(self) -> bytes:
+        self.file.flush()
+        return os.pread(self.file.fileno(), self.size, self.start)
+
+
+def address_towards(host: str, port: int) -> str:
+    """The address of this machine from which the driver is reached, and at which others reach this machine."""
+    with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        probe.connect((host, port))  # no packet is sent
+        return probe.getsockname()[0]
+
+
+def _fields(message: SlotRows) -> tuple[int, int, int, bool, list[tuple[int, bytes]]]:
+    return message.attempt, message.slot, message.level, message.is_end, message.rows

@@ -1,0 +1,134 @@
+"""What the driver and the slots say to each other, over the connections of `transport`.
+
+    driver ─▶ slot   Start, Layout, RunBatch, AbortBatch, DeliverShare, Stop
+    slot ─▶ driver   Hello, Heartbeat, BatchDone, BatchBroken, ShareDelivered
+    slot ─▶ slot     Introduction, SlotRows
+
+Every message is an array in MessagePack: its name, then its fields. What tasks say (orders, rows, receipts) is inside,
+packed by `wire_format`, and is not decoded on the way.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+
+class Message(msgspec.Struct, array_like=True, tag=True):
+    """What all messages are."""
+
+
+# ------------------------------------------------------------------------------------------------------ driver to slot
+class Start(Message):
+    """The answer to `Hello`: the registration, its lease in seconds, and the pickled `Job`."""
+
+    registration: int
+    lease: float
+    job: bytes
+
+
+class Peer(msgspec.Struct, frozen=True, array_like=True):
+    """Where another slot is reached."""
+
+    slot: int
+    registration: int
+    host: str
+    port: int
+
+
+class Layout(Message):
+    """Which slots there are, and which slot runs which task (sub-topology, partition, slot), from the next batch on."""
+
+    peers: list[Peer]
+    places: list[tuple[int, int, int]]
+
+
+class RunBatch(Message):
+    """Orders for the slot, by level (empty where it has no tasks); `slots` are all that take part in the attempt."""
+
+    attempt: int
+    slots: list[int]
+    levels: list[bytes]
+
+
+class AbortBatch(Message):
+    """The attempt is over: nothing of it is committed."""
+
+    attempt: int
+
+
+class DeliverShare(Message):
+    """Has a share of a batch delivered: a `wire_format.ShareOrder`."""
+
+    round: int
+    order: bytes
+
+
+class Stop(Message):
+    """The slot ends."""
+
+
+# ------------------------------------------------------------------------------------------------------ slot to driver
+class Hello(Message):
+    """The first message of a slot: where it is reached, and its process."""
+
+    slot: int
+    host: str
+    port: int
+    process: int
+
+
+class Heartbeat(Message):
+    """The slot is alive."""
+
+
+class BatchDone(Message):
+    """The slot has run all levels. `messages` are receipts and what was counted; `levels` the ms that each one took."""
+
+    attempt: int
+    messages: list[bytes]
+    levels: list[float]
+    waits: list[float]  # ms that each level waited for rows of other slots
+
+
+class BatchBroken(Message):
+    """The slot could not run the attempt, which has to be planned again; `peer` is the slot that it did not reach."""
+
+    attempt: int
+    reason: str
+    peer: int | None
+
+
+class ShareDelivered(Message):
+    """A `wire_format.ShareDone` or `wire_format.Failed`, or the reason why it can be tried again."""
+
+    round: int
+    share: int
+    answer: bytes
+    reason: str
+
+
+# -------------------------------------------------------------------------------------------------------- slot to slot
+class Introduction(Message):
+    """The first message on a connection between slots."""
+
+    slot: int
+    registration: int
+
+
+class SlotRows(Message):
+    """Rows for tasks of the slot that gets them, by the level of these tasks; see `exchange`."""
+
+    attempt: int
+    slot: int
+    level: int
+    is_end: bool
+    rows: list[tuple[int, bytes]]
+
+
+ToSlot = Start | Layout | RunBatch | AbortBatch | DeliverShare | Stop
+ToDriver = Hello | Heartbeat | BatchDone | BatchBroken | ShareDelivered
+ToPeer = Introduction | SlotRows
+
+encode_message = msgspec.msgpack.Encoder().encode
+decode_for_slot = msgspec.msgpack.Decoder(ToSlot | ToPeer).decode
+decode_for_driver = msgspec.msgpack.Decoder(ToDriver).decode

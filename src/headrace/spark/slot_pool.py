@@ -1,0 +1,259 @@
+# pyright: basic
+"""The driver's side of the slots: submits their Spark jobs, registers them, and talks to them.
+
+A slot is a Spark job of its own, with one task. One job for all slots would fix their number, and Spark counts the
+failures of a job's tasks over its whole life. The job of a slot that ended is submitted again, after a backoff; the
+job of a slot whose lease has expired is cancelled, because to Spark a hung slot is running.
+
+`SlotRegistry` decides; this module has the sockets, the threads and the clock.
+"""
+
+from __future__ import annotations
+
+import logging
+import secrets
+import threading
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+
+from pyspark import InheritableThread
+from pyspark.sql import SparkSession
+
+from headrace.model.ids import TaskId
+from headrace.spark.assignment import assign_tasks
+from headrace.spark.slot import DriverAddress, slot_function
+from headrace.spark.slot_messages import (
+    BatchBroken,
+    BatchDone,
+    Heartbeat,
+    Hello,
+    Layout,
+    Peer,
+    ShareDelivered,
+    Start,
+    Stop,
+    ToSlot,
+    decode_for_driver,
+    encode_message,
+)
+from headrace.spark.slot_registry import Registration, SlotRegistry
+from headrace.spark.transport import Connection, Endpoint
+
+_log = logging.getLogger(__name__)
+TICK = 0.1  # seconds between two looks at leases and jobs
+REPLACEMENT = 3.0  # seconds that tasks of a lost slot wait for it to come back, before other slots take them
+FIRST_SLOTS = 10.0  # seconds that the first batch waits for all slots, once one is there
+STOP = 5.0  # seconds that slots have to end before their jobs are cancelled
+
+Event = tuple[Registration, BatchDone | BatchBroken | ShareDelivered | None]  # None: the slot is lost
+
+
+class SlotPool:
+    """The slots of a running application. `handle(registration, message)` is called in the thread of the endpoint.
+
+    A message of None says that the slot is lost.
+    """
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        application: str,
+        job: bytes,
+        address: DriverAddress,
+        *,
+        bind: str,
+        ports: range | None,
+        lease: float,
+        handle: Callable[[Registration, BatchDone | BatchBroken | ShareDelivered | None], None],
+    ) -> None:
+        self._spark, self._application, self._job, self._handle = spark, application, job, handle
+        self._group = f"headrace-{application}-{secrets.token_hex(4)}"
+        self._changed = threading.Condition()
+        self.registry = SlotRegistry(lease)
+        self._connections: dict[int, Connection] = {}  # by registration
+        self._lost_at = self._first_at = 0.0
+        self._layout: dict[int, int] = {}  # registrations by slot, as all slots know them
+        self._places: dict[TaskId, int] = {}
+        self.moves = 0  # tasks that were given to another slot since the start
+        self._is_over = False
+        self._jobs: dict[int, threading.Thread] = {}
+        self._endpoint = Endpoint(
+            address.secret, self._received, self._closed, host=bind, ports=ports, name="headrace driver"
+        )
+        self._address = address._replace(port=self._endpoint.port)
+        self._keeper = threading.Thread(target=self._keep, name="headrace slots", daemon=True)
+        self._keeper.start()
+
+    # ----------------------------------------------------------------------------------------------------------- number
+    def want(self, count: int) -> None:
+        """Sets the number of slots; jobs are submitted and slots drained in the background."""
+        with self._changed:
+            self.registry.want(count)
+            self._changed.notify_all()
+
+    def await_layout(self, tasks: list[TaskId], over: Callable[[], bool]) -> dict[TaskId, int] | None:
+        """Returns which slot runs which task in the next batch; waits for slots that are expected. None when over."""
+        with self._changed:
+            while not over():
+                live = self.registry.live
+                if self._is_settled(live):
+                    return self._lay_out(tasks, live)
+                self._changed.wait(TICK)
+        return None
+
+    def _is_settled(self, live: Mapping[int, Registration]) -> bool:
+        """Whether to begin with the slots that are there."""
+        now = time.monotonic()
+        if not live:
+            return False
+        if not self._layout:
+            return not self.registry.waiting or now - self._first_at > FIRST_SLOTS
+        missing = self._layout.keys() - live.keys()
+        expected = missing & set(self.registry.waiting)
+        return not expected or now - self._lost_at > REPLACEMENT
+
+    def _lay_out(self, tasks: list[TaskId], live: Mapping[int, Registration]) -> dict[TaskId, int]:
+        registrations = {slot: registration.number for slot, registration in live.items()}
+        if registrations != self._layout or len(self._places) != len(tasks):
+            before, self._places = self._places, assign_tasks(tasks, live.keys(), self._places)
+            moved = [task for task, slot in self._places.items() if before.get(task, slot) != slot]
+            self.moves += len(moved)
+            if moved:
+                _log.info("%d tasks move to other slots; there are %d slots", len(moved), len(live))
+            self._layout = registrations
+            peers = [Peer(slot, some.number, some.host, some.port) for slot, some in live.items()]
+            places = [(task.subtopology, task.partition, slot) for task, slot in self._places.items()]
+            for registration in live.values():
+                self.send(registration.number, Layout(peers, places))
+            for registration in self.registry.unwanted:
+                self.send(registration.number, Stop())
+        return self._places
+
+    @property
+    def layout(self) -> dict[int, int]:
+        """The registrations of the slots that take part in batches, by slot."""
+        return dict(self._layout)
+
+    @property
+    def places(self) -> dict[TaskId, int]:
+        return dict(self._places)
+
+    def is_live(self, registration: int) -> bool:
+        return registration in self._connections
+
+    # --------------------------------------------------------------------------------------------------------- messages
+    def send(self, registration: int, message: ToSlot) -> None:
+        """Sends a message; to a slot that is gone it sends nothing, and its loss is reported."""
+        connection = self._connections.get(registration)
+        if connection is not None:
+            with suppress(ConnectionError):
+                connection.send(encode_message(message))
+
+    def _received(self, connection: Connection, frame: bytearray) -> None:
+        message, now = decode_for_driver(frame), time.monotonic()
+        if isinstance(message, Hello):
+            self._register(connection, message, now)
+            return
+        registration = connection.peer
+        if not isinstance(registration, Registration) or not self.is_live(registration.number):
+            return  # it was replaced
+        self.registry.heard(registration.number, now)
+        if not isinstance(message, Heartbeat):
+            self._handle(registration, message)
+
+    def _register(self, connection: Connection, hello: Hello, now: float) -> None:
+        with self._changed:
+            before = self.registry.live.get(hello.slot)
+            registration = self.registry.register(hello.slot, hello.host, hello.port, hello.process, now)
+            if registration is None or self._is_over:
+                with suppress(ConnectionError):
+                    connection.send(encode_message(Stop()))
+                return
+            connection.peer = registration
+            self._connections[registration.number] = connection
+            self._first_at = self._first_at or now
+            with suppress(ConnectionError):
+                connection.send(encode_message(Start(registration.number, self.registry.lease, self._job)))
+            replaced = None if before is None else self._connections.pop(before.number, None)
+            self._changed.notify_all()
+        if before is not None and replaced is not None:
+            replaced.close()
+            self._handle(before, None)
+
+    def _closed(self, connection: Connection) -> None:
+        registration = connection.peer
+        if isinstance(registration, Registration) and self._connections.get(registration.number) is connection:
+            self._lose(registration)
+
+    def _lose(self, registration: Registration) -> None:
+        with self._changed:
+            connection = self._connections.pop(registration.number, None)
+            self.registry.lose(registration.number, time.monotonic())
+            self._lost_at = time.monotonic()
+            self._changed.notify_all()
+        if connection is not None:
+            connection.close()
+        self._handle(registration, None)
+
+    # ------------------------------------------------------------------------------------------------------- Spark jobs
+    def _keep(self) -> None:
+        """Submits jobs, and ends the slots whose lease has expired."""
+        while not self._is_over:
+            with self._changed:
+                due = self.registry.to_submit(time.monotonic())
+                expired = self.registry.expired(time.monotonic())
+            for slot in due:
+                self._submit(slot)
+            for registration in expired:
+                _log.warning(
+                    "slot %d on %s was not heard of for %.0f s: it is replaced",
+                    registration.slot, registration.host, self.registry.lease,
+                )  # fmt: skip
+                self._lose(registration)
+                self._spark.sparkContext.cancelJobGroup(self._group_of(registration.slot))
+            with self._changed:
+                if not self._is_over:
+                    self._changed.wait(TICK)
+
+    def _submit(self, slot: int) -> None:
+        thread = InheritableThread(target=self._run_job, args=(slot,), name=f"headrace slot {slot}", daemon=True)
+        self._jobs[slot] = thread
+        thread.start()
+
+    def _run_job(self, slot: int) -> None:
+        context = self._spark.sparkContext
+        try:
+            context.setJobGroup(
+                self._group_of(slot), f"headrace {self._application}: slot {slot}", interruptOnCancel=True
+            )
+            context.parallelize([slot], 1).mapPartitions(slot_function(self._address)).collect()
+        except Exception as error:  # noqa: BLE001 - the slot is submitted again
+            if not self._is_over:
+                _log.info("slot %d has ended: %s", slot, str(error).partition("\n")[0])
+        with self._changed:
+            self.registry.end_job(slot, time.monotonic())
+            self._changed.notify_all()
+
+    def _group_of(self, slot: int) -> str:
+        return f"{self._group}-{slot}"
+
+    # -------------------------------------------------------------------------------------------------------------- end
+    def close(self) -> None:
+        """Ends all slots: they are told to, and after five seconds their jobs are cancelled."""
+        with self._changed:
+            self._is_over = True
+            self._changed.notify_all()
+        self._keeper.join()
+        for registration in list(self._connections):
+            self.send(registration, Stop())
+        end = time.monotonic() + STOP
+        for thread in self._jobs.values():
+            thread.join(max(0.0, end - time.monotonic()))
+        for slot, thread in self._jobs.items():
+            if thread.is_alive():
+                with suppress(Exception):  # the JVM may be gone
+                    self._spark.sparkContext.cancelJobGroup(self._group_of(slot))
+        for thread in self._jobs.values():
+            thread.join(STOP)
+        self._endpoint.close()

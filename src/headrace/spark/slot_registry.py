@@ -1,0 +1,151 @@
+"""Which slots there are: their registrations, their leases, and the Spark jobs that they live in.
+
+A slot is a number. Its process registers with the driver, under a registration number that no other process has, and
+keeps a lease alive by heartbeats. A slot that registers again replaces its predecessor.
+
+    wanted ──submit──▶ submitted ──register──▶ live ──lost, expired──▶ submitted (Spark may run its task again)
+                           ▲                                              │
+                           └──────────── backoff ◀──── job ended ◀────────┘
+
+`SlotRegistry` is a state machine: it starts no jobs, opens no sockets, and is told what time it is.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+FIRST_BACKOFF, LONGEST_BACKOFF = 0.2, 10.0  # seconds between the end of a slot's job and the next one
+STABLE = 60.0  # seconds after which a slot's earlier losses no longer count
+
+
+class Registration(NamedTuple):
+    """A process that serves a slot, and where other slots reach it."""
+
+    slot: int
+    number: int
+    host: str
+    port: int
+    process: int
+
+
+@dataclass(slots=True)
+class _Slot:
+    is_wanted: bool = True
+    has_job: bool = False
+    registration: Registration | None = None
+    registered_at: float = 0.0
+    heard_at: float = 0.0
+    losses: int = 0  # in a row
+    submit_at: float = 0.0
+
+
+class SlotRegistry:
+    """The slots of an application. Times are seconds of any clock that never goes back.
+
+    >>> registry = SlotRegistry(lease=10.0)
+    >>> registry.want(1)
+    >>> registry.to_submit(now=0.0)
+    [0]
+    >>> registry.register(0, "host", 7001, process=5, now=1.0)
+    Registration(slot=0, number=1, host='host', port=7001, process=5)
+    >>> registry.expired(now=12.0)
+    [Registration(slot=0, number=1, host='host', port=7001, process=5)]
+    """
+
+    def __init__(self, lease: float) -> None:
+        self.lease = lease
+        self._slots: dict[int, _Slot] = {}
+        self._last_number = 0
+
+    # --------------------------------------------------------------------------------------------------- what is wanted
+    def want(self, count: int) -> None:
+        """Sets the number of slots. Those with the highest numbers are no longer wanted if there are more."""
+        for slot in range(count):
+            self._slots.setdefault(slot, _Slot()).is_wanted = True
+        for slot, state in self._slots.items():
+            if slot >= count:
+                state.is_wanted = False
+
+    def to_submit(self, now: float) -> list[int]:
+        """Returns the slots whose job has to be submitted now; they count as submitted from then on."""
+        due = [
+            s for s, state in self._slots.items() if state.is_wanted and not state.has_job and now >= state.submit_at
+        ]
+        for slot in due:
+            self._slots[slot].has_job = True
+        return due
+
+    def next_submission(self) -> float | None:
+        """The time at which a slot has to be submitted again; None if all have jobs."""
+        times = [state.submit_at for state in self._slots.values() if state.is_wanted and not state.has_job]
+        return min(times, default=None)
+
+    # ----------------------------------------------------------------------------------------------------- what happens
+    def register(self, slot: int, host: str, port: int, process: int, now: float) -> Registration | None:
+        """A process serves the slot from now on; None if it is not wanted, and has to end."""
+        state = self._slots.get(slot)
+        if state is None or not state.is_wanted:
+            return None
+        self._last_number += 1
+        state.registration = Registration(slot, self._last_number, host, port, process)
+        state.registered_at = state.heard_at = now
+        return state.registration
+
+    def heard(self, number: int, now: float) -> None:
+        """A heartbeat, or any other message, of a registration; an old one changes nothing."""
+        for state in self._slots.values():
+            if state.registration is not None and state.registration.number == number:
+                state.heard_at = now
+
+    def lose(self, number: int, now: float) -> Registration | None:
+        """The process of a registration is gone, or counts as gone; None if it was replaced before."""
+        for state in self._slots.values():
+            registration = state.registration
+            if registration is not None and registration.number == number:
+                state.losses = 1 if now - state.registered_at > STABLE else state.losses + 1
+                state.registration = None
+                return registration
+        return None
+
+    def expired(self, now: float) -> list[Registration]:
+        """The registrations that were not heard of for longer than the lease."""
+        live = [(state, state.registration) for state in self._slots.values() if state.registration is not None]
+        return [registration for state, registration in live if now - state.heard_at > self.lease]
+
+    def end_job(self, slot: int, now: float) -> None:
+        """The Spark job of a slot has ended. A slot that is still wanted is due again after a backoff."""
+        state = self._slots[slot]
+        state.has_job, state.registration = False, None
+        backoff = min(FIRST_BACKOFF * 2**state.losses, LONGEST_BACKOFF) if state.losses else FIRST_BACKOFF
+        state.submit_at = now + backoff
+        if not state.is_wanted:
+            del self._slots[slot]
+
+    # ---------------------------------------------------------------------------------------------------- what there is
+    @property
+    def live(self) -> dict[int, Registration]:
+        """The registered slots that are wanted."""
+        return {
+            slot: state.registration
+            for slot, state in sorted(self._slots.items())
+            if state.registration is not None and state.is_wanted
+        }
+
+    @property
+    def unwanted(self) -> list[Registration]:
+        """Registered slots that have to be stopped."""
+        return [s.registration for s in self._slots.values() if s.registration is not None and not s.is_wanted]
+
+    @property
+    def wanted(self) -> int:
+        return sum(state.is_wanted for state in self._slots.values())
+
+    @property
+    def waiting(self) -> list[int]:
+        """Wanted slots that nothing serves yet."""
+        return [slot for slot, state in self._slots.items() if state.is_wanted and state.registration is None]
+
+    def losses(self, slot: int) -> int:
+        """How often in a row a slot was lost."""
+        return self._slots[slot].losses if slot in self._slots else 0

@@ -1,0 +1,269 @@
+"""Connections between the driver and the slots, and between slots: frames of bytes over TCP, both ends authenticated.
+
+    endpoint = Endpoint(secret, received, closed)      # one thread; calls `received(connection, frame)`
+    connection = endpoint.connect(host, port)          # or the other end connects to `endpoint.address`
+    connection.send(b"...")                            # from any thread
+
+    | length u64, big-endian | bytes |
+
+The endpoint's thread reads all connections, so receiving never waits for processing, and `send`, which blocks while the
+buffer of the other end is full, cannot deadlock. When a connection opens, each end proves to the other that it knows
+the secret: it returns the HMAC-SHA256 of a nonce that the other end has chosen. A connection that does not do so within
+five seconds is closed. Frames are not encrypted.
+
+Why not Arrow Flight: a round trip of a small message takes 0.03 ms here and 0.3 to 0.4 ms there, and a batch with
+two repartitions makes eight of them one after the other.
+"""
+
+from __future__ import annotations
+
+import hmac
+import logging
+import os
+import selectors
+import socket
+import struct
+import threading
+from collections import deque
+from collections.abc import Callable
+from contextlib import suppress
+from hashlib import sha256
+
+_log = logging.getLogger(__name__)
+_LENGTH = struct.Struct(">Q")
+_NONCE, _PROOF = 32, 32
+_HANDSHAKE_SECONDS = 5.0
+_READ = 1 << 20
+MAX_FRAME = 1 << 31  # a longer one is not ours
+
+
+class Connection:
+    """One end of a connection. `send` may be called from any thread, and raises ConnectionError once it is closed."""
+
+    def __init__(self, channel: socket.socket) -> None:
+        self._socket, self._lock = channel, threading.Lock()
+        self._received = bytearray()
+        self._large: bytearray | None = None  # a frame of which `_done` bytes have arrived
+        self._done = 0
+        self._is_closed = False
+        self.peer: object = None  # whatever the owner of the endpoint knows the other end by
+
+    def send(self, *parts: bytes) -> None:
+        """Sends one frame; it consists of the parts, joined."""
+        head = _LENGTH.pack(sum(map(len, parts)))
+        with self._lock:
+            try:
+                # One call for a small frame: two packets would wait for each other's acknowledgement.
+                if sum(map(len, parts)) < _READ:
+                    self._socket.sendall(b"".join((head, *parts)))
+                else:
+                    self._socket.sendall(head)
+                    for part in parts:
+                        self._socket.sendall(part)
+            except (OSError, ValueError) as error:
+                raise ConnectionError(f"the connection to {self.peer} is closed: {error}") from error
+
+    def close(self) -> None:
+        """Closes the connection; the endpoint's thread then calls `closed`."""
+        self._is_closed = True
+        with suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)
+
+    def fileno(self) -> int:
+        return self._socket.fileno()
+
+    def read_frames(self) -> list[bytearray]:
+        """Reads what has arrived, and returns the whole frames. Raises EOFError at the end of the connection."""
+        try:
+            if self._large is not None:
+                return self._read_large(self._large)
+            some = self._socket.recv(_READ)
+        except OSError:
+            some = b""
+        if not some or self._is_closed:
+            raise EOFError
+        buffer = self._received
+        buffer += some
+        frames: list[bytearray] = []
+        while len(buffer) >= _LENGTH.size:
+            (length,) = _LENGTH.unpack_from(buffer)
+            end = _LENGTH.size + length
+            if length > MAX_FRAME:
+                raise EOFError
+            if len(buffer) < end:
+                if length > _READ:
+                    # The rest of a large frame is read into a buffer of its own: no byte of it is copied twice.
+                    self._large, self._done = bytearray(length), len(buffer) - _LENGTH.size
+                    self._large[: self._done] = buffer[_LENGTH.size :]
+                    buffer.clear()
+                break
+            frames.append(buffer[_LENGTH.size : end])
+            del buffer[:end]
+        return frames
+
+    def _read_large(self, frame: bytearray) -> list[bytearray]:
+        with memoryview(frame) as view:
+            count = self._socket.recv_into(view[self._done :])
+        if count == 0:
+            raise EOFError
+        self._done += count
+        if self._done < len(frame):
+            return []
+        self._large = None
+        return [frame]
+
+    def release(self) -> None:
+        """Frees the socket. Only the endpoint's thread calls it."""
+        self._is_closed = True
+        with suppress(OSError):
+            self._socket.close()
+
+
+class Endpoint:
+    """Accepts and opens connections, and reads all of them in one thread.
+
+    `received(connection, frame)` and `closed(connection)` are called in that thread: they must not block. `host` is the
+    address to bind to, `ports` the ports to try, in order; 0 is any free one.
+    """
+
+    def __init__(
+        self,
+        secret: bytes,
+        received: Callable[[Connection, bytearray], None],
+        closed: Callable[[Connection], None],
+        *,
+        host: str = "127.0.0.1",
+        ports: range | None = None,
+        name: str = "headrace endpoint",
+    ) -> None:
+        self._secret, self._received, self._closed = secret, received, closed
+        self._listener = _listen(host, ports)
+        self._listener.setblocking(False)
+        self.port: int = self._listener.getsockname()[1]
+        self._selector = selectors.DefaultSelector()
+        self._wake, self._woken = socket.socketpair()
+        self._woken.setblocking(False)
+        self._todo, self._is_over = deque[Callable[[], None]](), False
+        self._selector.register(self._listener, selectors.EVENT_READ)
+        self._selector.register(self._woken, selectors.EVENT_READ)
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self._thread.start()
+
+    def connect(self, host: str, port: int, timeout: float = _HANDSHAKE_SECONDS) -> Connection:
+        """Opens a connection. Raises ConnectionError if nobody answers there, or somebody without the secret."""
+        try:
+            channel = socket.create_connection((host, port), timeout)
+        except OSError as error:
+            raise ConnectionError(f"{host}:{port} cannot be reached: {error}") from error
+        try:
+            theirs = _exactly(channel, _NONCE)
+            mine = os.urandom(_NONCE)
+            channel.sendall(self._proof(b"client", theirs) + mine)
+            if not hmac.compare_digest(_exactly(channel, _PROOF), self._proof(b"server", mine)):
+                raise ConnectionError(f"{host}:{port} does not know the secret of this application")
+        except (OSError, EOFError) as error:
+            channel.close()
+            raise ConnectionError(f"{host}:{port} did not let us in: {error}") from error
+        return self._add(channel)
+
+    def close(self) -> None:
+        """Closes all connections, and ends the thread."""
+        self._is_over = True
+        self._call(lambda: None)
+        if threading.current_thread() is not self._thread:
+            self._thread.join(5)
+
+    # ------------------------------------------------------------------------------------------------- in the thread
+    def _run(self) -> None:
+        while not self._is_over:
+            for key, _ in self._selector.select():
+                if key.fileobj is self._listener:
+                    self._accept()
+                elif key.fileobj is self._woken:
+                    with suppress(BlockingIOError):
+                        self._woken.recv(4096)
+                    while self._todo:
+                        self._todo.popleft()()
+                elif isinstance(key.fileobj, Connection):
+                    self._read(key.fileobj)
+        for key in list(self._selector.get_map().values()):
+            if isinstance(key.fileobj, Connection):
+                key.fileobj.release()
+        self._listener.close()
+        self._selector.close()
+        self._wake.close()
+        self._woken.close()
+
+    def _accept(self) -> None:
+        try:
+            channel, _ = self._listener.accept()
+        except OSError:
+            return
+        # A client that says nothing must not keep the others waiting.
+        threading.Thread(target=self._let_in, args=(channel,), name="headrace handshake", daemon=True).start()
+
+    def _let_in(self, channel: socket.socket) -> None:
+        try:
+            channel.settimeout(_HANDSHAKE_SECONDS)
+            mine = os.urandom(_NONCE)
+            channel.sendall(mine)
+            answer = _exactly(channel, _PROOF + _NONCE)
+            if not hmac.compare_digest(answer[:_PROOF], self._proof(b"client", mine)):
+                raise ConnectionError
+            channel.sendall(self._proof(b"server", answer[_PROOF:]))
+        except (OSError, EOFError):
+            _log.warning("a connection without the secret of this application was closed")
+            channel.close()
+            return
+        self._add(channel)
+
+    def _add(self, channel: socket.socket) -> Connection:
+        channel.settimeout(None)
+        channel.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        connection = Connection(channel)
+
+        def register() -> None:
+            self._selector.register(connection, selectors.EVENT_READ)
+
+        self._call(register)
+        return connection
+
+    def _call(self, function: Callable[[], None]) -> None:
+        self._todo.append(function)
+        with suppress(OSError):
+            self._wake.send(b"\0")
+
+    def _read(self, connection: Connection) -> None:
+        try:
+            frames = connection.read_frames()
+        except EOFError:
+            self._selector.unregister(connection)
+            connection.release()
+            self._closed(connection)
+            return
+        for frame in frames:
+            self._received(connection, frame)
+
+    def _proof(self, role: bytes, nonce: bytes | bytearray) -> bytes:
+        return hmac.digest(self._secret, role + bytes(nonce), sha256().name)
+
+
+def _listen(host: str, ports: range | None) -> socket.socket:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    tried: OSError | None = None
+    for port in ports or (0,):
+        try:
+            return socket.create_server((host, port), family=family, backlog=128)
+        except OSError as error:
+            tried = error
+    raise ConnectionError(f"no port of {ports} on {host} is free: {tried}")
+
+
+def _exactly(channel: socket.socket, size: int) -> bytearray:
+    found = bytearray()
+    while len(found) < size:
+        some = channel.recv(size - len(found))
+        if not some:
+            raise EOFError("the other end has closed the connection")
+        found += some
+    return found
