@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Self
 from headrace.checkpoint.changelog_export import Export, OnExport, ignore_export
 from headrace.checkpoint.steps import AtStep, ignore_step
 from headrace.config import Config
+from headrace.config.parsing import Trigger
 from headrace.errors import StageRerunError, StreamsError
 from headrace.model.ids import TaskId
 from headrace.model.windows import milliseconds
@@ -42,9 +43,12 @@ class Application:
     everything in the log has been processed. All durations are milliseconds as `int`, or a `timedelta`.
 
     `log` is `file:DIRECTORY` or `kafka://HOST:PORT`. `checkpoint` is a directory or the URL of an object store.
-    `spark` is a SparkSession; without one Headrace makes its own, on `master`. `config` is a mapping with Kafka
-    Streams' dotted names or the path of a `.properties` file; the same settings can be given as keywords, which win.
-    A setting that neither gives is looked up in the environment: `HEADRACE_COMMIT_INTERVAL_MS`.
+    `spark` is a SparkSession; without one Headrace makes its own, on `master`. `trigger` is "real-time" (slots stay
+    alive between batches: milliseconds) or "micro-batch" (a Spark job for every batch: cores are free in between).
+
+    `config` is a mapping with Kafka Streams' dotted names or the path of a `.properties` file; the same settings can be
+    given as keywords, which win. A setting that neither gives is looked up in the environment:
+    `HEADRACE_COMMIT_INTERVAL_MS`.
 
     >>> from headrace import StreamsBuilder
     >>> builder = StreamsBuilder()
@@ -67,11 +71,15 @@ class Application:
         commit_interval: int | timedelta | None = None,
         spark: Any = None,
         master: str | None = None,
+        trigger: Trigger | None = None,
         config: Mapping[str, Any] | str | Path | None = None,
         at_step: AtStep = ignore_step,  # called at every step of a batch, in the process that takes it
         **options: Any,
     ) -> None:
-        settings = configuration(application_id, config, options, guarantee=guarantee, commit_interval=commit_interval)
+        settings = configuration(
+            application_id, config, options,
+            guarantee=guarantee, commit_interval=commit_interval, trigger=trigger,
+        )  # fmt: skip
         self.application_id, self.topology = application_id, topology.configured(settings)
         graph = self.topology.graph()
         self.setup = Setup(

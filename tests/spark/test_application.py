@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import tempfile
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -43,10 +44,9 @@ def address(tmp_path: Path) -> str:
     return address
 
 
-def application(address: str, tmp_path: Path) -> Application:
-    return Application(
-        "wordcount", word_count(), address, checkpoint=str(tmp_path / "checkpoint"), state_dir=str(tmp_path / "state")
-    )
+def application(address: str, tmp_path: Path, **options: Any) -> Application:
+    folders = {"checkpoint": str(tmp_path / "checkpoint"), "state_dir": str(tmp_path / "state")}
+    return Application("wordcount", word_count(), address, **folders, **options)
 
 
 def produce(address: str, lines: list[str]) -> None:
@@ -72,7 +72,7 @@ def test_words_are_counted_over_all_partitions_and_the_store_can_be_read(address
 
 
 def test_spark_writes_down_no_more_than_the_first_of_many_batches(address: str, tmp_path: Path):
-    with application(address, tmp_path) as app:
+    with application(address, tmp_path, trigger="micro-batch") as app:
         for line in LINES:  # at least one batch each
             produce(address, [line])
             app.drain(timeout=60_000)

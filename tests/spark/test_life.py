@@ -51,8 +51,8 @@ def test_states_are_kafkas_and_listeners_are_told_of_every_change(place: Place):
 
 
 def test_an_application_waits_for_its_first_record(place: Place):
-    with place.app(copying()) as app:
-        query = app._running()._host._query  # pyright: ignore[reportOptionalMemberAccess]
+    with place.app(copying(), trigger="micro-batch") as app:
+        query = app._running()._host._query  # pyright: ignore[reportOptionalMemberAccess, reportAttributeAccessIssue]
         wait_for(app, lambda: query.status["message"] == "Waiting for data to arrive")
         place.send("in", "a")
         app.drain(PATIENCE_MS)

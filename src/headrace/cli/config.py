@@ -18,8 +18,8 @@ Unused = Annotated[bool, typer.Option("--without-effect", help="The settings of 
 def settings() -> list[dict[str, Any]]:
     """One row for each setting.
 
-    >>> [row["default"] for row in settings() if row["setting"] == "commit.interval.ms"]
-    [100]
+    >>> [row["default"] for row in settings() if row["setting"] == "emit.interval.ms"]
+    [1000]
     """
     rows = [(row.name.replace("_", "."), row) for row in fields(Config) if row.name != "extra"]
     return [

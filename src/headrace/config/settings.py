@@ -71,9 +71,11 @@ class Config:
     bootstrap_servers: str | None = setting(
         None, parsing.text, "the log: HOST:PORT of Kafka brokers, or file:DIRECTORY", "spark.job"
     )
-    commit_interval_ms: int = setting(
-        100, parsing.milliseconds, "how often, at most, a batch starts and is committed", "spark.data_source"
-    )
+    commit_interval_ms: int | None = setting(
+        None, parsing.milliseconds,
+        "how often, at most, a batch starts; not set: whenever records have arrived (micro-batch: 100)",
+        "spark.batch_planner",
+    )  # fmt: skip
     dashboard_sample_records: int = setting(
         5,
         parsing.whole,

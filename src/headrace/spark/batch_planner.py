@@ -149,6 +149,17 @@ def ranges_of(
 
 
 PATIENCE = 100  # ms
+MICRO_BATCH_INTERVAL = 100  # ms, where no commit interval is set
+
+
+def shortest_interval(job: Job) -> float:
+    """The seconds from the beginning of a batch to that of the next one, at least."""
+    interval = job.config.commit_interval_ms
+    if interval is None:
+        interval = 0 if job.config.processing_trigger == "real-time" else MICRO_BATCH_INTERVAL
+    return interval / 1000
+
+
 AT_FIRST = 20_000  # records, until it is known how large they are
 # Topic, partition, first offset and the one after the last, and whether the log holds more.
 Ends = tuple[str, int, int, int, bool]

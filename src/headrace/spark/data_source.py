@@ -16,7 +16,7 @@ from headrace.checkpoint.steps import RANGES_PLANNED, step
 from headrace.log.open import open_log
 from headrace.model.clock import SystemClock
 from headrace.spark import wire_format
-from headrace.spark.batch_planner import Planner, ordered, read_control
+from headrace.spark.batch_planner import Planner, ordered, read_control, shortest_interval
 from headrace.spark.job import Job, load_job
 from headrace.spark.slot_runner import run_slot
 from headrace.spark.wire_format import record_batch, rows_of
@@ -49,7 +49,7 @@ class Reader(DataSourceStreamReader):
         job, planner = self._open()
         # A processor that calls `context.commit()` has the next batch, and its commit, begin without the interval.
         requested = read_control(self._control).commit_requested
-        soonest = self._planned + (0.0 if requested else job.config.commit_interval_ms / 1000)
+        soonest = self._planned + (0.0 if requested else shortest_interval(job))
         planner.pause(soonest - time.monotonic())
         if not self._plans(job, planner, soonest):
             planner.wait(read_control(self._control))

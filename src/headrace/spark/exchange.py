@@ -12,22 +12,13 @@ below L, from all slots of the attempt.
 Attempts are numbered. Rows of an earlier attempt than the current one are dropped, those of a later one are kept until
 that attempt begins: another slot may have got its orders before this one.
 
-`Exchange` is a state machine. Rows above `memory` bytes go to a file, by `spill`.
+`Exchange` is a state machine. Rows above `memory` bytes go to a file that `make_file` makes, one for every attempt.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import NamedTuple, Protocol
-
-
-class Spilled(Protocol):
-    """A message in a file."""
-
-    def read(self) -> bytes: ...
-
-
-Spill = Callable[[bytes], Spilled]
+from typing import BinaryIO, NamedTuple
 
 
 class Delivery(NamedTuple):
@@ -41,16 +32,38 @@ class Delivery(NamedTuple):
 
 
 class _Attempt:
+    """What has arrived for one attempt. Rows in the file are known by where they begin, and their size."""
+
     def __init__(self) -> None:
         self.ends: dict[int, set[int]] = {}  # slots that have ended a level
-        self.rows: dict[int, list[bytes | Spilled]] = {}  # by the level that gets them
+        self.rows: dict[int, list[bytes | tuple[int, int]]] = {}  # by the level that gets them
         self.held = 0  # bytes in memory
+        self.file: BinaryIO | None = None
+
+    def spill(self, raw: bytes, make_file: Callable[[], BinaryIO]) -> tuple[int, int]:
+        if self.file is None:
+            self.file = make_file()
+        start = self.file.seek(0, 2)
+        self.file.write(raw)
+        return start, len(raw)
+
+    def read(self, row: bytes | tuple[int, int]) -> bytes:
+        if isinstance(row, bytes) or self.file is None:
+            return bytes(row)
+        start, size = row
+        self.file.seek(start)
+        return self.file.read(size)
+
+    def close(self) -> None:
+        if self.file is not None:
+            self.file.close()
 
 
 class Exchange:
     """The rows that a slot has got.
 
-    >>> exchange = Exchange(memory=1 << 20, spill=lambda raw: raw)
+    >>> from io import BytesIO
+    >>> exchange = Exchange(memory=1 << 20, make_file=BytesIO)
     >>> exchange.begin(7, {0, 1})
     >>> exchange.add(Delivery(7, 0, 0, True, [(1, b"row")]))
     >>> exchange.is_ready(1)
@@ -60,8 +73,8 @@ class Exchange:
     (True, [b'row'])
     """
 
-    def __init__(self, memory: int, spill: Spill) -> None:
-        self._memory, self._spill = memory, spill
+    def __init__(self, memory: int, make_file: Callable[[], BinaryIO]) -> None:
+        self._memory, self._make_file = memory, make_file
         self.attempt = 0
         self._slots: frozenset[int] = frozenset()
         self._attempts: dict[int, _Attempt] = {}
@@ -69,7 +82,8 @@ class Exchange:
     def begin(self, attempt: int, slots: set[int] | frozenset[int]) -> None:
         """Begins an attempt in which these slots take part; what came for earlier ones is dropped."""
         self.attempt, self._slots = attempt, frozenset(slots)
-        self._attempts = {number: some for number, some in self._attempts.items() if number >= attempt}
+        for number in [number for number in self._attempts if number < attempt]:
+            self._attempts.pop(number).close()
 
     def abort(self, attempt: int) -> None:
         """Drops an attempt, and all before it: what still comes of them is not kept."""
@@ -82,12 +96,9 @@ class Exchange:
             return
         some = self._attempts.setdefault(delivery.attempt, _Attempt())
         for level, raw in delivery.rows:
-            kept: bytes | Spilled = raw
-            if some.held + len(raw) > self._memory:
-                kept = self._spill(raw)
-            else:
-                some.held += len(raw)
-            some.rows.setdefault(level, []).append(kept)
+            fits = some.held + len(raw) <= self._memory
+            some.held += len(raw) if fits else 0
+            some.rows.setdefault(level, []).append(raw if fits else some.spill(raw, self._make_file))
         if delivery.is_end:
             some.ends.setdefault(delivery.level, set()).add(delivery.slot)
 
@@ -100,8 +111,8 @@ class Exchange:
     def take(self, level: int) -> list[bytes]:
         """Returns the rows for a level, which `is_ready` says are complete."""
         some = self._attempts.get(self.attempt)
-        rows = [] if some is None else some.rows.pop(level, [])
-        found = [raw if isinstance(raw, bytes) else raw.read() for raw in rows]
-        if some is not None:
-            some.held -= sum(len(raw) for raw in rows if isinstance(raw, bytes))
-        return found
+        if some is None:
+            return []
+        rows = some.rows.pop(level, [])
+        some.held -= sum(len(raw) for raw in rows if isinstance(raw, bytes))
+        return [some.read(row) for row in rows]

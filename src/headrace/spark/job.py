@@ -61,12 +61,17 @@ def configuration(
     *,
     guarantee: str | None,
     commit_interval: int | timedelta | None,
+    trigger: str | None = None,
 ) -> Config:
     """The settings of an application: keywords win over `config`, which wins over the environment."""
     unknown = sorted(options.keys() - Config.names())
     if unknown:
         raise TypeError(f"Application() has no option {', '.join(unknown)}")
-    given = {"processing_guarantee": guarantee, "commit_interval_ms": commit_interval}
+    given = {
+        "processing_guarantee": guarantee,
+        "commit_interval_ms": commit_interval,
+        "processing_trigger": trigger,
+    }
     named = {name: value for name, value in given.items() if value is not None}
     return Config.of(config, environment=os.environ, **{**options, **named, "application_id": application_id})
 

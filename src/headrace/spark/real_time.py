@@ -28,7 +28,7 @@ from headrace.model.clock import SystemClock
 from headrace.spark import wire_format
 from headrace.spark.application_state import QueryStoppedError
 from headrace.spark.batch_attempt import BatchAttempt
-from headrace.spark.batch_planner import Control, Ends, Planner, control_of, ordered
+from headrace.spark.batch_planner import Control, Ends, Planner, control_of, ordered, shortest_interval
 from headrace.spark.delivery_job import SharedDelivery
 from headrace.spark.job import Job, error_of, is_local, pickle_job
 from headrace.spark.slot import DriverAddress
@@ -120,7 +120,7 @@ class RealTimeEngine:
                 if not ends and not planner.must_run(control, clock):
                     planner.wait(control)
                     continue
-                begin = time.monotonic() + (self._job.config.commit_interval_ms or 0) / 1000
+                begin = time.monotonic() + shortest_interval(self._job)
                 self._run_batch(planner, control, clock, ends, began)
         except Exception as error:  # noqa: BLE001 - `check` raises it
             self._failed = error

@@ -22,7 +22,7 @@ import time
 import traceback
 from collections.abc import Iterable, Iterator
 from functools import partial
-from typing import Any, BinaryIO, NamedTuple
+from typing import Any, NamedTuple
 
 from pyspark import cloudpickle
 
@@ -54,6 +54,7 @@ from headrace.spark.slot_messages import (
 from headrace.spark.slot_runner import SlotRunner
 from headrace.spark.transport import Connection, Endpoint
 
+MAX_ROWS_IN_MEMORY = 256 << 20  # bytes of rows of other slots; more go to a temporary file
 MAX_FRAME_BYTES = 4 << 20  # of rows in one frame, so that a receiver need not hold more at once
 UNREACHABLE = 2.0  # seconds to connect to another slot
 
@@ -86,8 +87,7 @@ class Slot:
         self._number, self._registration = number, 0
         self._inbox: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self._arrived = threading.Condition()
-        self._spill = SpillFile()
-        self._exchange = Exchange(64 << 20, self._spill.write)
+        self._exchange = Exchange(MAX_ROWS_IN_MEMORY, partial(tempfile.TemporaryFile, prefix="headrace-rows-"))
         self._peers: dict[int, Peer] = {}
         self._connections: dict[int, Connection] = {}  # to other slots, opened by this one
         self._runner: SlotRunner | None = None
@@ -187,7 +187,6 @@ class Slot:
             if batch.attempt < self._exchange.attempt:
                 return  # it was aborted before it began
             self._exchange.begin(batch.attempt, set(batch.slots))
-            self._spill.rotate()
         results: list[bytes] = []
         took: list[float] = []
         waited: list[float] = []
@@ -305,34 +304,6 @@ class PeerLostError(StreamsError):
     def __init__(self, slot: int, message: str) -> None:
         super().__init__(message)
         self.slot = slot
-
-
-class SpillFile:
-    """Temporary files for rows that do not fit in memory, one for every batch that needs it."""
-
-    def __init__(self) -> None:
-        self._file: BinaryIO | None = None
-
-    def write(self, raw: bytes) -> _SpilledRows:
-        if self._file is None:
-            self._file = tempfile.TemporaryFile(prefix="headrace-rows-")  # noqa: SIM115 - it ends with the process
-        start = self._file.seek(0, os.SEEK_END)
-        self._file.write(raw)
-        return _SpilledRows(self._file, start, len(raw))
-
-    def rotate(self) -> None:
-        """Begins another file. The old one goes away with the last rows that refer to it."""
-        self._file = None
-
-
-class _SpilledRows(NamedTuple):
-    file: BinaryIO
-    start: int
-    size: int
-
-    def read(self) -> bytes:
-        self.file.flush()
-        return os.pread(self.file.fileno(), self.size, self.start)
 
 
 def address_towards(host: str, port: int) -> str:
