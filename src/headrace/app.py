@@ -270,6 +270,15 @@ class Application:
             if self._run is not None:
                 self._run.pause(paused=False)
 
+    def scale(self, slots: int) -> int:
+        """Sets the number of slots while the application runs; tasks move with their state, between two batches.
+
+        Returns the number that Spark has room for, which is at most one for each task. Only with the real-time trigger.
+        """
+        if slots < 1:
+            raise ValueError(f"an application needs at least one slot, not {slots}")
+        return self._running().scale(slots)
+
     def snapshot(self) -> None:
         """Has the state of every task merged into one file of the checkpoint; batches continue meanwhile."""
         self._running().snapshot()

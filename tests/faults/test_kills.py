@@ -80,7 +80,7 @@ def test_workers_that_are_killed_in_their_tasks_are_replaced(ground, jvm, undist
 
 
 def test_executors_that_are_killed_are_replaced(ground, undisturbed):
-    place = ground("WORDS", config=SMALL, master="local-cluster[2,1,1024]")
+    place = ground("WORDS", config={**SMALL, "slots.free.cores": 0}, master="local-cluster[2,1,1024]")
     kills = [Kill(f"before {TASK_RUN}", 6, EXECUTOR), Kill(f"after {RECEIPT}", 17, EXECUTOR)]
     life = place.live(*kills, environment={"SPARK_HOME": str(Path(pyspark.__file__).parent)})
     life.ends_well()

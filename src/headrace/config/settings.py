@@ -139,6 +139,10 @@ class Config:
     slot_lease_ms: int = setting(
         10_000, parsing.positive, "after how many ms without a heartbeat a slot is replaced", "spark.real_time"
     )
+    slots_free_cores: int = setting(
+        1, parsing.whole,
+        "cores that slots leave to other jobs, on a cluster or in a session that was not made by Headrace", "spark.run",
+    )  # fmt: skip
     driver_advertised_address: str | None = setting(
         None, parsing.text, "where slots on other hosts reach the driver; not set: spark.driver.host", "spark.real_time"
     )

@@ -31,6 +31,7 @@ from headrace.spark.batch_attempt import BatchAttempt
 from headrace.spark.batch_planner import Control, Ends, Planner, control_of, ordered, shortest_interval
 from headrace.spark.delivery_job import SharedDelivery
 from headrace.spark.job import Job, error_of, is_local, pickle_job
+from headrace.spark.session import find_slots
 from headrace.spark.slot import DriverAddress
 from headrace.spark.slot_messages import (
     AbortBatch,
@@ -49,6 +50,7 @@ REMEMBERED = 120  # batches whose phases are kept
 GRACE = 8.0  # seconds that a running batch has to end, when the application is stopped
 MAX_ATTEMPTS = 8  # at one batch, before the application starts anew
 TICK = 0.1  # seconds
+LOOK = 2.0  # seconds between two looks at how many cores Spark has
 
 
 class RealTimeEngine:
@@ -80,6 +82,8 @@ class RealTimeEngine:
             lease=job.config.slot_lease_ms / 1000,
             handle=self._handle,
         )
+        self._spark, self._looked = spark, time.monotonic()
+        self._scaled_to: int | None = None  # by `scale`
         self._pool.want(job.slots)
         self.shares = SharedDelivery(job, lambda: len(self._pool.layout), self._deliver_shares)
         self._thread = threading.Thread(target=self._run, name="headrace batches", daemon=True)
@@ -114,6 +118,8 @@ class RealTimeEngine:
             while not self._is_stopping:
                 if self._is_held_back(begin):
                     continue
+                if self._pool.await_layout(self._job.all_tasks(), lambda: self._is_stopping) is None:
+                    return
                 began, control = time.perf_counter(), self._control()
                 clock = SystemClock().now()
                 ends = planner.ends(control)
@@ -297,11 +303,23 @@ class RealTimeEngine:
             self._changed.notify_all()
 
     def look(self) -> None:
-        """Nothing: the thread of batches sees by itself what is wanted."""
+        """Follows the cluster: cores that it gains get slots, and slots of cores that it loses are not waited for."""
+        now = time.monotonic()
+        if now >= self._looked + LOOK:
+            self._looked = now
+            self._pool.want(self._wanted_slots())
 
-    def scale(self, slots: int) -> None:
-        """Changes the number of slots; tasks move at the next batch."""
-        self._pool.want(slots)
+    def scale(self, slots: int) -> int:
+        """Sets the number of slots from now on, within what Spark has room for; returns that. Tasks move with it."""
+        self._scaled_to = slots
+        wanted = self._wanted_slots()
+        self._pool.want(wanted)
+        return wanted
+
+    def _wanted_slots(self) -> int:
+        config, tasks = self._job.config, len(self._job.all_tasks())
+        room = find_slots(self._spark, config.slots_free_cores)
+        return max(1, min(self._scaled_to or config.num_stream_threads or room, room, tasks))
 
     def stop(self, timeout: float | None = None) -> bool:
         """Lets the batch that is running end. A batch that takes longer than `timeout` seconds (8) is cut off."""

@@ -30,7 +30,7 @@ from headrace.spark.changelogs import await_leaving, found_changelogs, members_o
 from headrace.spark.job import Job, Setup, is_local
 from headrace.spark.micro_batch import MicroBatchQuery
 from headrace.spark.real_time import RealTimeEngine
-from headrace.spark.session import session
+from headrace.spark.session import find_slots, session
 from headrace.spark.stats import ApplicationStats
 from headrace.spark.topics import await_ends, first_positions, prepare_topics, topics_read
 
@@ -55,8 +55,8 @@ class Run:
         storage = open_storage(setup.checkpoint)
         job = self._planned(storage)
         self.coordinator = self._coordinator(storage, job)
-        slots = min(setup.config.num_stream_threads or 2**31, spark.sparkContext.defaultParallelism)
-        self.job = job.placed(self.coordinator.ledger, slots)
+        slots = find_slots(spark, setup.config.slots_free_cores)
+        self.job = job.placed(self.coordinator.ledger, min(setup.config.num_stream_threads or slots, slots))
         self._looked = time.monotonic()
         self._heart = Heartbeat(self.coordinator.renew_lease)  # Spark may take longer to begin than the lease lasts
         self._is_closing = False
@@ -220,6 +220,15 @@ class Run:
     def pause(self, paused: bool) -> None:
         if self._host is not None:
             self._host.pause(paused)
+
+    def scale(self, slots: int) -> int:
+        """Sets the number of slots; returns how many there will be."""
+        if not isinstance(self._host, RealTimeEngine):
+            raise StreamsError(
+                "only the real-time trigger has slots that can be added: with micro-batch, stop the application and "
+                "set num.stream.threads"
+            )
+        return self._host.scale(slots)
 
     def snapshot(self) -> None:
         """Has the deltas of every task merged into one file, from the next batch on, which is planned for it."""

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future
 from contextlib import suppress
 from pathlib import Path
-from typing import BinaryIO, NamedTuple
+from typing import Any, BinaryIO, NamedTuple
 
 from pyspark import SparkConf, SparkContext
 from pyspark.errors import PySparkRuntimeError
@@ -91,9 +91,10 @@ def install_java(system: str = sys.platform, release: str | None = None) -> str:
 
 MANAGER = "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
 ATTEMPTS = 4  # at a task; the same on a cluster
-# On one machine Spark gets more task threads than cores: slots hold theirs for as long as an application runs, and
-# other jobs of the session, a second application among them, need some too.
+# On one machine Spark gets more task threads than slots: slots hold theirs for as long as an application runs, and
+# other jobs of the session, a second application among them, need some too. SLOTS says how many are meant for slots.
 SPARE_THREADS = 16
+SLOTS = "spark.headrace.slots"
 LOGGING = Path(__file__).with_name("log4j2.properties")
 
 # Our JVM only coordinates: its compiler and its collector must not compete with the work.
@@ -136,11 +137,14 @@ def session(master: str | None = None, slots: int | None = None, *, verbose: boo
     # Workers on this machine find the modules that the driver finds.
     os.environ["PYTHONPATH"] = os.pathsep.join(dict.fromkeys(path or str(Path.cwd()) for path in sys.path))
     # On one machine Spark would not try again, though a worker may have been killed.
-    cores = slots or len(os.sched_getaffinity(0))
-    conf = SparkConf().setAppName("headrace").setMaster(master or f"local[{cores + SPARE_THREADS},{ATTEMPTS}]")
-    conf.setAll([*SETTINGS.items()])
-    if master is None:
-        conf.set("spark.default.parallelism", str(cores))
+    conf = SparkConf().setAppName("headrace").setAll([*SETTINGS.items()])
+    local = re.fullmatch(r"local(?:\[(\d+|\*)(?:,(\d+))?\])?", master or f"local[{slots or '*'}]")
+    if local is None:
+        conf.setMaster(master or "")
+    else:
+        cores = len(os.sched_getaffinity(0)) if local[1] == "*" else int(local[1] or 1)
+        conf.setMaster(f"local[{cores + SPARE_THREADS},{local[2] or ATTEMPTS}]")
+        conf.set("spark.default.parallelism", str(cores)).set(SLOTS, str(cores))
     # In the main thread PySpark would replace the handler of SIGINT with its own, which cancels all jobs and raises
     # KeyboardInterrupt. Applications stop at SIGINT, and need their jobs until the last batch is committed.
     return _in_another_thread(lambda: _create(conf, verbose=verbose))
@@ -246,6 +250,22 @@ def _ignore(request: object, client_address: object) -> None:
 def _print(text: bytes) -> None:
     with suppress(OSError):  # stderr is closed
         os.write(2, text)
+
+
+def find_slots(spark: SparkSession, free_cores: int) -> int:
+    """Returns how many slots the session has room for: one for each core, but for those that stay free for other jobs.
+
+    In a session that Headrace has made on one machine there are threads enough for other jobs.
+    """
+    context: Any = spark.sparkContext
+    made_for = context.getConf().get(SLOTS)
+    if made_for is not None:
+        return int(made_for)
+    executors = context._jsc.sc().statusStore().executorList(True)  # noqa: SLF001
+    found = [executors.apply(index) for index in range(executors.size())]
+    is_local = re.match(r"local(\[|$)", context.master) is not None  # the driver is the executor
+    cores = sum(some.totalCores() for some in found if is_local or some.id() != "driver")
+    return max(1, cores - free_cores)
 
 
 def own_session(spark: SparkSession) -> SparkSession:
