@@ -27,10 +27,10 @@ from headrace.query.follower import Follower
 from headrace.runtime.serdes import serdes_of
 from headrace.spark.application_state import Heartbeat
 from headrace.spark.changelogs import await_leaving, found_changelogs, members_of
-from headrace.spark.job import Job, Setup, is_local
+from headrace.spark.job import Job, Setup
 from headrace.spark.micro_batch import MicroBatchQuery
 from headrace.spark.real_time import RealTimeEngine
-from headrace.spark.session import find_slots, session
+from headrace.spark.session import check_session, find_slots, start_session
 from headrace.spark.stats import ApplicationStats
 from headrace.spark.topics import await_ends, first_positions, prepare_topics, topics_read
 
@@ -43,18 +43,24 @@ class Run:
 
     def __init__(self, setup: Setup, totals: ApplicationStats, *, paused: bool = False) -> None:
         self._setup, self._totals = setup, totals
-        spark = setup.spark or session(setup.master, setup.config.num_stream_threads)
-        if setup.log.startswith("file:") and not is_local(spark):
-            raise ConfigError(
-                f"{setup.log} is a log on this machine, but Spark runs on {spark.sparkContext.master}: executors on "
-                "other hosts cannot read it. Use a Kafka log, or --master local[N]"
-            )
+        starting = None if setup.spark else start_session(setup.master, setup.config.num_stream_threads)
+        if setup.spark is not None:
+            check_session(setup.spark)
+        self._check_log(setup.spark.sparkContext.master if setup.spark else setup.master or "local")
         self._host: MicroBatchQuery | RealTimeEngine | None = None
         self._log = open_log(setup.log, setup.config.client_settings)
         self.topics = prepare_topics(self._log, setup.graph, setup.config)
         storage = open_storage(setup.checkpoint)
         job = self._planned(storage)
         self.coordinator = self._coordinator(storage, job)
+        try:
+            spark: Any = setup.spark if starting is None else starting.result()
+            check_session(spark)
+            self._check_log(spark.sparkContext.master)
+        except BaseException:
+            self.coordinator.close()
+            self._log.close()
+            raise
         slots = find_slots(spark, setup.config.slots_free_cores)
         self.job = job.placed(self.coordinator.ledger, min(setup.config.num_stream_threads or slots, slots))
         self._looked = time.monotonic()
@@ -67,6 +73,13 @@ class Run:
         except BaseException:
             self.close()
             raise
+
+    def _check_log(self, master: str) -> None:
+        if self._setup.log.startswith("file:") and not master.startswith("local"):
+            raise ConfigError(
+                f"{self._setup.log} is a log on this machine, but Spark runs on {master}: executors on other hosts "
+                "cannot read it. Use a Kafka log, or --master local[N]"
+            )
 
     def _check_positions(self) -> None:
         """With the reset policy "none" nothing says where to begin: never a silent skip."""

@@ -11,7 +11,7 @@ import shutil
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from concurrent.futures import Future
 from contextlib import suppress
 from pathlib import Path
@@ -129,9 +129,18 @@ def session(master: str | None = None, slots: int | None = None, *, verbose: boo
 
     On this machine it has so many slots, or one for each core. `verbose` shows what the JVM prints while it starts.
     """
+    return start_session(master, slots, verbose=verbose).result()
+
+
+def start_session(
+    master: str | None = None, slots: int | None = None, *, verbose: bool = False
+) -> Future[SparkSession]:
+    """Begins to do what `session` does, and returns at once: a JVM takes seconds to start."""
+    started = Future[SparkSession]()
     if master is None:
         with suppress(PySparkRuntimeError):
-            return SparkSession.active()
+            started.set_result(SparkSession.active())
+            return started
     check_java()
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     # Workers on this machine find the modules that the driver finds.
@@ -142,26 +151,20 @@ def session(master: str | None = None, slots: int | None = None, *, verbose: boo
     if local is None:
         conf.setMaster(master or "")
     else:
-        cores = len(os.sched_getaffinity(0)) if local[1] == "*" else int(local[1] or 1)
+        cores = _count_cores() if local[1] == "*" else int(local[1] or 1)
         conf.setMaster(f"local[{cores + SPARE_THREADS},{local[2] or ATTEMPTS}]")
         conf.set("spark.default.parallelism", str(cores)).set(SLOTS, str(cores))
+
+    def create() -> None:
+        try:
+            started.set_result(_create(conf, verbose=verbose))
+        except BaseException as error:  # noqa: BLE001 - the thread that waits raises it
+            started.set_exception(error)
+
     # In the main thread PySpark would replace the handler of SIGINT with its own, which cancels all jobs and raises
     # KeyboardInterrupt. Applications stop at SIGINT, and need their jobs until the last batch is committed.
-    return _in_another_thread(lambda: _create(conf, verbose=verbose))
-
-
-def _in_another_thread(function: Callable[[], SparkSession]) -> SparkSession:
-    """Calls the function in a thread, and waits; the wait ends early if a signal handler raises an exception."""
-    outcome = Future[SparkSession]()
-
-    def call() -> None:
-        try:
-            outcome.set_result(function())
-        except BaseException as error:  # noqa: BLE001 - the thread that waits raises it
-            outcome.set_exception(error)
-
-    threading.Thread(target=call, name="headrace start of Spark", daemon=True).start()
-    return outcome.result()
+    threading.Thread(target=create, name="headrace start of Spark", daemon=True).start()
+    return started
 
 
 def _create(conf: SparkConf, *, verbose: bool) -> SparkSession:
@@ -252,6 +255,11 @@ def _print(text: bytes) -> None:
         os.write(2, text)
 
 
+def _count_cores() -> int:
+    """The cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
 def find_slots(spark: SparkSession, free_cores: int) -> int:
     """Returns how many slots the session has room for: one for each core, but for those that stay free for other jobs.
 
@@ -268,12 +276,27 @@ def find_slots(spark: SparkSession, free_cores: int) -> int:
     return max(1, cores - free_cores)
 
 
-def own_session(spark: SparkSession) -> SparkSession:
-    """A session of the same Spark for our query alone: the settings of the user's stay as they are."""
-    if spark.sparkContext.getConf().get("spark.speculation", "false") == "true":
+def check_session(spark: SparkSession) -> None:
+    """Rejects a session that an application cannot run in, with an error that says why."""
+    if type(spark).__module__.startswith("pyspark.sql.connect"):
+        raise ConfigError(
+            "this is a Spark Connect session, which gives no access to the driver that slots talk to: run the "
+            "application where the driver runs, with SparkSession.builder.master(...), or by spark-submit"
+        )
+    conf = spark.sparkContext.getConf()
+    if conf.get("spark.speculation", "false") == "true":
         raise ConfigError(
             "Spark runs with spark.speculation=true: tasks with state must not run twice at a time. Unset it"
         )
+    if conf.get("spark.python.worker.killOnIdleTimeout", "false") == "true":
+        raise ConfigError(
+            "Spark runs with spark.python.worker.killOnIdleTimeout=true: it would kill slots that wait for records. "
+            "Unset it"
+        )
+
+
+def own_session(spark: SparkSession) -> SparkSession:
+    """A session of the same Spark for our query alone: the settings of the user's stay as they are."""
     own = spark.newSession()
     for name, value in OF_THE_QUERY.items():
         own.conf.set(name, value)
