@@ -43,14 +43,22 @@ class Killer:
             os.kill(process, signal.SIGSTOP if kill.whom in _STOPPED else signal.SIGKILL)
 
     def abandon(self) -> None:
-        """As if this home were on a host that is cut off: nobody finds it, and whoever waits for it is gone."""
+        """As if this process were on a host that is cut off: nobody finds it, and whoever waits for it is gone.
+
+        A slot need not be abandoned: it is replaced when its lease has expired.
+        """
+        if parent_of(os.getpid()) == os.getpgrp():
+            return
         for path in addresses_of(os.getpid()):
             path.unlink(missing_ok=True)
         for process in self.victims(WORKERS):
             os.kill(process, signal.SIGKILL)
 
     def victims(self, whom: str) -> list[int]:
-        """Tasks run in a home, which is in the process group of Spark's worker daemon, a child of the executor."""
+        """Tasks run in a process that is in the process group of Spark's worker daemon, a child of the executor.
+
+        With the real-time trigger it is a worker (a slot), else a process that a worker has forked.
+        """
         match whom:
             case "driver" | "hang":
                 return [self.driver]

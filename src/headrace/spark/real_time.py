@@ -70,7 +70,7 @@ class RealTimeEngine:
         self._ended: dict[int, float] = {}  # when batches were committed that are not delivered yet
         self._attempt: BatchAttempt | None = None
         self._attempts = 0
-        self._share_answers: queue.SimpleQueue[tuple[int, ShareDelivered | None]] = queue.SimpleQueue()
+        self._share_answers: queue.SimpleQueue[ShareDelivered] = queue.SimpleQueue()
         self._share_round = 0
         self._pool = SlotPool(
             spark,
@@ -85,17 +85,15 @@ class RealTimeEngine:
         self._spark, self._looked = spark, time.monotonic()
         self._scaled_to: int | None = None  # by `scale`
         self._pool.want(job.slots)
-        self.shares = SharedDelivery(job, lambda: len(self._pool.layout), self._deliver_shares)
+        self.shares = SharedDelivery(job, lambda: job.slots, self._deliver_shares)
         self._thread = threading.Thread(target=self._run, name="headrace batches", daemon=True)
         self._thread.start()
 
     # ---------------------------------------------------------------------------------------- what slots say (endpoint)
     def _handle(self, registration: Registration, message: BatchDone | BatchBroken | ShareDelivered | None) -> None:
         if isinstance(message, ShareDelivered):
-            self._share_answers.put((registration.number, message))
+            self._share_answers.put(message)
             return
-        if message is None:
-            self._share_answers.put((registration.number, None))
         with self._changed:
             attempt = self._attempt
             if attempt is not None:
@@ -251,25 +249,25 @@ class RealTimeEngine:
     def _deliver_shares(
         self, number: int, orders: Sequence[wire_format.ShareOrder]
     ) -> list[wire_format.Message | bytes]:
-        """Has the slots deliver shares of a batch. Called in the thread of deliveries."""
+        """Has the slots deliver shares of a batch. Called in the thread of deliveries.
+
+        The number of shares never changes, because it says which share has which partitions. Where a slot is lost, the
+        others deliver its share too, when the batch is tried again.
+        """
         self._share_round += 1
-        while not self._share_answers.empty():
-            self._share_answers.get_nowait()
-        asked = dict(zip(self._pool.layout.values(), orders, strict=False))
-        if len(asked) < len(orders):
-            raise QueryStoppedError(f"batch {number} has more shares than there are slots")
-        for registration, order in asked.items():
-            self._pool.send(registration, DeliverShare(self._share_round, wire_format.encode(order)))
+        slots = self._pool.await_slots()
+        asked = {order.share: slots[order.share % len(slots)] for order in orders}
+        for order in orders:
+            self._pool.send(asked[order.share], DeliverShare(self._share_round, wire_format.encode(order)))
         found: list[wire_format.Message | bytes] = []
         while asked:
-            gone = [registration for registration in asked if not self._pool.is_live(registration)]
-            if gone:
+            if not all(map(self._pool.is_live, asked.values())):
                 raise QueryStoppedError(f"a slot was lost while it delivered a share of batch {number}")
             try:
-                registration, answer = self._share_answers.get(timeout=TICK)
+                answer = self._share_answers.get(timeout=TICK)
             except queue.Empty:
                 continue
-            if registration not in asked or answer is None or answer.round != self._share_round:
+            if answer.round != self._share_round:
                 continue
             if answer.reason:
                 raise QueryStoppedError(f"share {answer.share} of batch {number} was not delivered: {answer.reason}")
@@ -277,7 +275,7 @@ class RealTimeEngine:
             if isinstance(message, wire_format.Failed):
                 raise error_of(message)
             found.append(message)
-            del asked[registration]
+            del asked[answer.share]
         return found
 
     # ------------------------------------------------------------------------------------------------ seen from outside

@@ -130,6 +130,13 @@ class SlotPool:
                 self.send(registration.number, Stop())
         return self._places
 
+    def await_slots(self) -> list[int]:
+        """Returns the registrations of the live slots; waits until there is one."""
+        with self._changed:
+            while not self.registry.live and not self._is_over:
+                self._changed.wait(TICK)
+            return [registration.number for registration in self.registry.live.values()]
+
     @property
     def layout(self) -> dict[int, int]:
         """The registrations of the slots that take part in batches, by slot."""
