@@ -33,7 +33,7 @@ SHORT = 3
 KILLS = int(os.environ.get("HEADRACE_FAULTS", SHORT))
 IS_LONG = KILLS > SHORT
 QUICK = {"socket.timeout.ms": 1000, "socket.connection.setup.timeout.ms": 1000, "reconnect.backoff.max.ms": 200}
-SMALL: dict[str, Any] = {"batch.max.records": 2, "receipt.max.bytes": 0, **QUICK}
+SMALL: dict[str, Any] = {"batch.max.records": 2, "receipt.max.bytes": 0, "slot.lease.ms": 3000, **QUICK}
 SHARED = {**SMALL, "delivery.job.min.bytes": 1}  # every batch is delivered by a Spark job
 HASTY = {**SMALL, "default.api.timeout.ms": 2000}  # gives up before a broker is back
 FORMS = [pytest.param(SMALL, id="by one"), *([pytest.param(SHARED, id="in shares")] if IS_LONG else [])]
