@@ -1,8 +1,7 @@
-"""The DSL's own graph: what the user said, step by step, before it is optimized and written down as nodes.
+"""The graph of steps that the operators of the DSL build, before it is optimized and lowered to topology nodes.
 
-Where in a draft a stream or table is: what the next operator needs to know of the ones before.
-
-Repartitioning: a topic of the application's own, between a step that changed keys and one that needs them.
+A `Place` is the position of a stream or table in the graph. `repartition` makes the step that sends records through an
+internal topic, between a step that changes keys and one that needs them.
 """
 
 from __future__ import annotations
@@ -84,6 +83,8 @@ def rekeying_above(step: Step) -> Step | None:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Place:
+    """The position of a stream or table in the graph: its last step, its serdes and its sources."""
+
     draft: LogicalGraph
     step: Step
     name: str  # of the stream or table, as repartition topics are named after it

@@ -1,8 +1,6 @@
-"""Tables as others see them: who must send old values along, and which stores a lookup needs.
+"""Properties of tables: whether they send old values, which stores a lookup needs, whether they are versioned.
 
-A table from a topic is kept in a store only if the user named one, somebody looks it up, or somebody needs old values.
-
-Versioned tables and windows above: what an operator inherits from the steps it comes from.
+A table of a topic has a store only if the user named one, an operator looks rows up, or an operator needs old values.
 """
 
 from __future__ import annotations
