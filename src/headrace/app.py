@@ -9,13 +9,14 @@ import time
 from collections.abc import Callable, Mapping
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, TypeVar, overload
 
 from headrace.checkpoint.changelog_export import Export, OnExport, ignore_export
 from headrace.checkpoint.steps import AtStep, ignore_step
 from headrace.config import Config
 from headrace.config.parsing import Trigger
 from headrace.errors import StageRerunError, StreamsError
+from headrace.hints import explain_names
 from headrace.model.ids import TaskId
 from headrace.model.windows import milliseconds
 from headrace.query.follower import view_latest
@@ -26,16 +27,49 @@ from headrace.spark.application_state import QueryStoppedError, State, ended_by_
 from headrace.spark.changelogs import write_changelogs
 from headrace.spark.job import Setup, absolute, configuration, log_address, remove_old_state, state_directory
 from headrace.spark.stats import ApplicationStats
+from headrace.state.protocols import (
+    KeyValueStore,
+    ReadOnlyKeyValueStore,
+    ReadOnlySessionStore,
+    ReadOnlyVersionedStore,
+    ReadOnlyWindowStore,
+    SessionStore,
+    VersionedStore,
+    WindowStore,
+)
+from headrace.state.spec import StoreSpec, store_name
 from headrace.topology.builder import Topology
 
 if TYPE_CHECKING:
     from headrace.spark.run import Run
 
 _log = logging.getLogger(__name__)
+K = TypeVar("K")
+V = TypeVar("V")
+R = TypeVar("R")
 LOOK = 0.25  # seconds between two checks of a run
 RERUNS = 5  # runs in a row that end because of Spark, without a batch in between
 
 
+@explain_names(
+    {
+        "all_metadata": "report(), or metadata_for_key(store, key) for the task of a key",
+        "metadata_for_all_streams_clients": "report(), or metadata_for_key(store, key) for the task of a key",
+        "streams_metadata_for_store": "metadata_for_key(store, key)",
+        "query_metadata_for_key": "metadata_for_key(store, key)",
+        "metadata_for_local_threads": "report()",
+        "local_threads_metadata": "report()",
+        "all_local_store_partition_lags": "report()",
+        "get_store": "store(name)",
+        "get_state_store": "store(name)",
+        "set_state_listener": "on_state_change(listener)",
+        "set_uncaught_exception_handler": "run(), which raises the error, or on_state_change(listener)",
+        "set_global_state_restore_listener": "report()",
+        "add_stream_thread": "scale(slots), or Spark's number of cores: master=",
+        "remove_stream_thread": "scale(slots), or Spark's number of cores: master=",
+        "shutdown": "stop()",
+    },
+)
 class Application:
     """Runs a topology on Spark, exactly once, from the log to the state and back to the log.
 
@@ -76,6 +110,8 @@ class Application:
         at_step: AtStep = ignore_step,  # called at every step of a batch, in the process that takes it
         **options: Any,
     ) -> None:
+        if not isinstance(topology, Topology):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise TypeError(f"Application needs a Topology, as builder.build() makes it, not {topology!r}")
         settings = configuration(
             application_id, config, options,
             guarantee=guarantee, commit_interval=commit_interval, trigger=trigger,
@@ -318,19 +354,41 @@ class Application:
         return write_changelogs(self.setup, dry_run=dry_run, told=told)
 
     # --------------------------------------------------------------------------------------------- reading the state
-    def store(self, name: str) -> Any:
-        """A read-only view of a store over all tasks; every call answers as of the last batch."""
+    @overload
+    def store(self, store: StoreSpec[KeyValueStore[K, V]]) -> ReadOnlyKeyValueStore[K, V]: ...
+    @overload
+    def store(self, store: StoreSpec[WindowStore[K, V]]) -> ReadOnlyWindowStore[K, V]: ...
+    @overload
+    def store(self, store: StoreSpec[SessionStore[K, V]]) -> ReadOnlySessionStore[K, V]: ...
+    @overload
+    def store(self, store: StoreSpec[VersionedStore[K, V]]) -> ReadOnlyVersionedStore[K, V]: ...
+    @overload
+    def store(self, store: str) -> Any: ...
+    def store(self, store: str | StoreSpec[Any]) -> Any:
+        """A read-only view of a store over all tasks; every call answers as of the last batch.
+
+        The store is given by its name, or by its spec: then the view has the types of its keys and values.
+        """
+        name = store_name(store)
         return view_latest(name, lambda: self._running().follower.refresh())  # noqa: PLW0108 - another run may follow
 
     def query(
-        self, store: str, query: Query, *, at_least: Position | int | None = None, as_of: int | None = None
-    ) -> QueryResult:
-        """Answers a query as of the last batch, which must have reached `at_least`, or of an earlier one, `as_of`."""
-        return self._running().follower.query(store, query, at_least=at_least, as_of=as_of)
+        self,
+        store: str | StoreSpec[Any],
+        query: Query[R],
+        *,
+        at_least: Position | int | None = None,
+        as_of: int | None = None,
+    ) -> QueryResult[R]:
+        """Answers a query as of the last batch, which must have reached `at_least`, or of an earlier one, `as_of`.
 
-    def metadata_for_key(self, store: str, key: Any) -> TaskId:
+        `app.query("counts", KeyQuery[str, int]("hello")).result` is an `int | None`.
+        """
+        return self._running().follower.query(store_name(store), query, at_least=at_least, as_of=as_of)
+
+    def metadata_for_key(self, store: str | StoreSpec[Any], key: Any) -> TaskId:
         """The task that has a key of a store."""
-        return self._running().task_of(store, key)
+        return self._running().task_of(store_name(store), key)
 
     def metrics(self) -> dict[str, float]:
         """Counts and times in milliseconds, under Kafka Streams' names; the parts of a count follow a slash."""

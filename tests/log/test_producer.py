@@ -2,7 +2,7 @@
 
 import threading
 from collections.abc import Sequence
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -125,9 +125,9 @@ def test_times_and_headers_are_kept(log: Log, clock: ManualClock):
 def test_what_a_serde_refuses_is_an_error_at_once(log: Log):
     with Producer(log, value_serde=serde.LONG) as producer:
         with pytest.raises(SerializationError, match="the value of a record for 'a' cannot be encoded: LONG"):
-            producer.send("a", b"k", "text")
+            producer.send("a", b"k", "text")  # pyright: ignore[reportCallIssue, reportArgumentType]
         with pytest.raises(SerializationError, match="the key of a record for 'a'"):
-            producer.send("a", "text", 1)
+            producer.send("a", "text", 1)  # pyright: ignore[reportCallIssue, reportArgumentType]
         producer.send("a", "text", 1, key_serde=serde.STRING)
         producer.send("a", None, "text", value_serde=serde.STRING)
     assert [row[1:3] for row in rows(log, A)] == [(b"text", bytes(7) + b"\x01"), (None, b"text")]
@@ -278,3 +278,26 @@ def test_a_producer_closes_the_log_that_it_opened(embedded: FileLog):
         producer.send("b", b"k", b"1", partition=0)
     assert values(log, B) == [b"1"]
     log.close()
+
+
+def test_flush_waits_no_longer_than_its_timeout(tmp_path):
+    """Another process holds the log's lock, so nothing can be stored until it is gone."""
+    with FileLog(tmp_path) as log:
+        log.create_topic("a")
+        stored, release = log.append, threading.Event()
+
+        def append_later(items, **options):
+            release.wait()
+            return stored(items, **options)
+
+        log.append = append_later
+        producer = Producer(log)
+        delivery = producer.send("a", b"k", b"v")
+        with pytest.raises(LogBusyError, match="not every record was stored within 20 ms"):
+            producer.flush(20)
+        with pytest.raises(LogBusyError):
+            producer.flush(timedelta(milliseconds=1))
+        release.set()
+        producer.flush(timedelta(seconds=10))
+        assert delivery.result().offset == 0
+        producer.close()

@@ -95,7 +95,7 @@ def served(
     shown = ApplicationView(
         follower=follower, application=application, topology=every_kind().describe(), **(view or {})
     )
-    with Server(shown, **{"follow": 0.005, **options}) as server:
+    with Server(shown, **{"follow": 5, **options}) as server:
         yield server
 
 

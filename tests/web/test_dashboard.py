@@ -65,7 +65,7 @@ def _description(cluster):
 
 def test_the_numbers_on_the_page_are_those_of_the_api(page):
     cluster = finished(limit=3)
-    with served(cluster, report_of(cluster), interval=0.05) as server:
+    with served(cluster, report_of(cluster), interval=50) as server:
         live(page, server.url)
         status = ask(server.url, "/api/status").json
         assert page.text_content("#application") == status["application"]
@@ -89,7 +89,7 @@ def test_the_numbers_on_the_page_are_those_of_the_api(page):
 
 def test_every_node_is_in_the_graph_and_shows_its_stores(page):
     cluster = finished(limit=3)
-    with served(cluster, report_of(cluster), interval=0.05) as server:
+    with served(cluster, report_of(cluster), interval=50) as server:
         live(page, server.url)
         names = {node.name for group in _description(cluster) for node in group.nodes}
         assert {node.get_attribute("data-name") for node in page.query_selector_all("#graph .node")} == names
@@ -114,7 +114,7 @@ def test_a_node_shows_its_tasks_and_its_last_records(page):
     application = report_of(cluster, tasks={SOURCE: {"0_0": 10, "0_1": 4, "0_2": 16}})
     record = SampledRecord("lines", 1, 7, 1_700_000_000_000, "k", "v")
     application.records = {SOURCE: [record, record._replace(offset=8, key=None, value=HOSTILE[0])]}
-    with served(cluster, application, interval=0.05) as server:
+    with served(cluster, application, interval=50) as server:
         live(page, server.url)
         node(page, SOURCE).click()
         expect(page.locator("#node-tasks [data-task]")).to_have_text(["0_010", "0_14", "0_216"])
@@ -150,7 +150,7 @@ def test_rates_are_live_on_nodes_and_edges_and_what_waits_or_was_dropped_is_show
         tasks={SOURCE: {"0_0": 0, "0_1": 0}},
         dropped={"0_1": {"late": 2}, "0_0": {"late": 1}},
     )
-    with served(cluster, application, interval=0.05) as server:
+    with served(cluster, application, interval=50) as server:
         live(page, server.url)
         expect(node(page, SOURCE).locator(".lag")).to_have_text("15 wait")
         expect(page.locator("#graph .dropped").first).to_have_text("dropped 3 (late)")
@@ -161,7 +161,7 @@ def test_rates_are_live_on_nodes_and_edges_and_what_waits_or_was_dropped_is_show
 
 def test_a_store_can_be_looked_through(page):
     cluster = finished(rows=[(f"key {n:03}", "x") for n in range(150)], limit=100)
-    with served(cluster, interval=0.05) as server:
+    with served(cluster, interval=50) as server:
         live(page, server.url)
         page.click("#stores [data-name=counts]")
         page.wait_for_selector("#rows td")
@@ -187,7 +187,7 @@ def test_hostile_texts_stay_texts(page):
     program = Program(builder.build, {"lines": [], "states": []}, 1)
     cluster = finished(program, [(text, text) for text in HOSTILE])
     application = FakeApplication(state="RUNNING", error=HOSTILE[0])
-    with Server(ApplicationView(follower=Follower(cluster.storage), application=application), interval=0.05) as server:
+    with Server(ApplicationView(follower=Follower(cluster.storage), application=application), interval=50) as server:
         live(page, server.url)
         page.click("#stores [data-name=versions]")
         page.wait_for_selector("#rows td")
@@ -203,12 +203,12 @@ def test_the_page_comes_back_when_the_server_does(page):
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    with served(cluster, interval=0.05, port=port) as server:
+    with served(cluster, interval=50, port=port) as server:
         live(page, server.url)
     expect(page.locator("#connection")).not_to_have_text("live")
     feed(cluster.log, [("new", "x")] * 3)
     cluster.run()
-    with served(cluster, interval=0.05, port=port):
+    with served(cluster, interval=50, port=port):
         has(page, "#connection", "live")
         assert page.text_content("#batch") == str(cluster.coordinator.ledger.number)
 
@@ -216,7 +216,7 @@ def test_the_page_comes_back_when_the_server_does(page):
 def test_with_a_token_the_page_asks_for_it_and_then_can_act(page):
     page.expected = ["401"]
     cluster, application = finished(limit=3), FakeApplication()
-    with served(cluster, application, token=TOKEN, interval=0.05) as server:
+    with served(cluster, application, token=TOKEN, interval=50) as server:
         page.goto(server.url)
         page.wait_for_selector("#login:not([hidden])")
         assert "counts" not in page.text_content("body")
@@ -250,7 +250,7 @@ def test_a_hundred_nodes_can_be_read_in_both_schemes(browser, scheme):
     view = ApplicationView(follower=Follower(cluster.storage, topology, cluster.config), topology=topology.describe())
     context = browser.new_context(viewport={"width": 1400, "height": 900}, color_scheme=scheme)
     page = context.new_page()
-    with Server(view, interval=0.05) as server:
+    with Server(view, interval=50) as server:
         live(page, server.url)
         nodes = page.query_selector_all("#graph .node .box")
         assert len(nodes) >= 100

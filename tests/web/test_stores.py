@@ -167,7 +167,7 @@ def test_a_page_that_goes_on_after_new_batches_repeats_and_leaves_out_no_key():
         for _ in range(15):
             feed(cluster.log, [("key 999", "x"), ("key 000", "y")])
             cluster.run()
-            assert server._view.follower.wait_for(cluster.coordinator.ledger.number, 5)
+            assert server._view.follower.wait_for(cluster.coordinator.ledger.number, 5000)
             seen += [key for key, _ in [entry for entry in [next(pages, None)] if entry]]
         seen += [key for key, _ in pages]
         assert [key for key in seen if key != "key 999"] == [f"key {n:03}" for n in range(50)]
@@ -179,7 +179,7 @@ def test_an_earlier_batch_can_be_asked_for():
     with served(cluster) as server, Client(server.url) as client:
         before, position = client.get_with_position("counts", "k1")
         cluster.run()
-        assert server._view.follower.wait_for(cluster.coordinator.ledger.number, 5)
+        assert server._view.follower.wait_for(cluster.coordinator.ledger.number, 5000)
         assert client.get("counts", "k1").value > before.value
         assert client.get("counts", "k1", as_of=position.batch) == before
 

@@ -160,7 +160,7 @@ def _show_results(name: str, example: Any, address: str, stop: threading.Event, 
     return _make_table(name, latest, count)
 
 
-def _format_result(example: Any, record: ConsumerRecord) -> tuple[str, str]:
+def _format_result(example: Any, record: ConsumerRecord[bytes | None, bytes | None]) -> tuple[str, str]:
     """Return the key and the value of a result as text."""
     decoded: list[Any] = [
         None if raw is None else serde.decode(raw)

@@ -66,7 +66,7 @@ def _read_rows(
     return (_make_row(store, parsed, entry) for entry in entries)
 
 
-def _make_row(store: StoreDescription, query: Query, entry: StoreEntry) -> dict[str, Any]:
+def _make_row(store: StoreDescription, query: Query[Any], entry: StoreEntry) -> dict[str, Any]:
     row: dict[str, Any] = {"key": format_key(entry.key, store.key.name)}
     value = entry.value if isinstance(entry.value, str | int | float | None) else dump_json(entry.value)
     match query, entry.window:

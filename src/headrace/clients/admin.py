@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Literal
 
+from headrace.hints import explain_names
 from headrace.log.base import Closeable
 from headrace.log.open import ClientConfig, resolve_log
 from headrace.log.protocol import Extent, Group, Log, Topic
@@ -22,6 +23,24 @@ class TopicDescription:
     extents: Mapping[int, Extent]
 
 
+@explain_names(
+    {
+        "create_topics": "create_topic(name, partitions=)",
+        "delete_topics": "delete_topic(name)",
+        "list_topics": "topics()",
+        "describe_topics": "describe(topic)",
+        "describe_topic": "describe(topic)",
+        "list_consumer_groups": "groups()",
+        "list_groups": "groups()",
+        "describe_consumer_groups": "groups()",
+        "delete_consumer_groups": "delete_group(group)",
+        "list_consumer_group_offsets": "lag(group)",
+        "alter_consumer_group_offsets": "reset_offsets(group, topic, to=)",
+        "alter_configs": "alter_config(topic, config)",
+        "incremental_alter_configs": "alter_config(topic, config)",
+        "create_partitions": "add_partitions(topic, partitions)",
+    }
+)
 class Admin(Closeable):
     """Creates, describes, changes and deletes topics and consumer groups of a log.
 

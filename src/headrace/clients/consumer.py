@@ -9,10 +9,13 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from contextlib import suppress
 from datetime import timedelta
 from itertools import islice
-from typing import Any, Literal, NamedTuple, get_args
+from typing import Any, Generic, Literal, NamedTuple, cast, get_args
 from uuid import uuid4
 
+from typing_extensions import TypeVar
+
 from headrace.errors import OffsetOutOfRangeError, ProducerFencedError, SerializationError, StreamsError
+from headrace.hints import explain_names
 from headrace.log.base import Closeable
 from headrace.log.open import ClientConfig, resolve_log
 from headrace.log.protocol import Extent, Log, LogRow
@@ -23,6 +26,10 @@ from headrace.model.windows import milliseconds
 from headrace.serde.primitives import BYTES
 from headrace.serde.protocol import Serde
 
+K = TypeVar("K", default=bytes)  # without a serde a key is bytes
+V = TypeVar("V", default=bytes)
+K_co = TypeVar("K_co", covariant=True, default=bytes)
+V_co = TypeVar("V_co", covariant=True, default=bytes)
 Reset = Literal["earliest", "latest", "none"]
 Taken = tuple[TopicPartition, LogRow]
 
@@ -126,19 +133,40 @@ Partitions = frozenset[TopicPartition]
 _REBALANCE_INTERVAL = 1000  # ms, at most, between two calls that renew the membership
 
 
-class ConsumerRecord(NamedTuple):
-    """A record, with its topic, partition and offset."""
+class ConsumerRecord(NamedTuple, Generic[K_co, V_co]):
+    """A record, and the topic, partition and offset that it was read from. A key or value can be None."""
 
     topic: str
     partition: int
     offset: int
-    key: Any
-    value: Any
+    key: K_co
+    value: V_co
     timestamp: int
     headers: Headers
 
 
-class Consumer(Closeable):
+@explain_names(
+    {
+        "commit_sync": "commit()",
+        "commit_async": "commit()",
+        "unsubscribe": "subscribe() without topics",
+        "list_topics": "Admin(log).topics()",
+        "beginning_offsets": "Admin(log).describe(topic).extents",
+        "end_offsets": "Admin(log).describe(topic).extents",
+        "partitions_for": "Admin(log).describe(topic)",
+        "offsets_for_times": "Admin(log).reset_offsets(group, topic, to=time)",
+    },
+    {
+        "group_id": "group",
+        "key": "key_serde",
+        "value": "value_serde",
+        "key_deserializer": "key_serde",
+        "value_deserializer": "value_serde",
+        "timeout_ms": "timeout",
+        "enable_auto_commit": "auto_commit",
+    },
+)
+class Consumer(Closeable, Generic[K, V]):
     """Reads topics, alone or as a member of a group.
 
     The members of a group share the partitions, and continue where a dead member has committed last. A member counts
@@ -162,8 +190,8 @@ class Consumer(Closeable):
         log: Log | str,
         group: str | None = None,
         *,
-        key_serde: Serde = BYTES,
-        value_serde: Serde = BYTES,
+        key_serde: Serde[K] | None = None,
+        value_serde: Serde[V] | None = None,
         auto_offset_reset: Reset = "latest",
         auto_commit: bool = True,
         auto_commit_interval: int | timedelta = 5000,
@@ -173,7 +201,9 @@ class Consumer(Closeable):
         config: ClientConfig | None = None,
         clock: Clock | None = None,
     ) -> None:
-        """`idle_timeout`: iteration ends when no record has arrived for so long; without it, never.
+        """Without serdes, keys and values are bytes.
+
+        `idle_timeout`: iteration ends when no record has arrived for so long; without it, never.
 
         `config`: settings of Kafka's clients, such as TLS and SASL, or the path of a `.properties` file.
         """
@@ -181,7 +211,7 @@ class Consumer(Closeable):
             raise ValueError(f"auto_offset_reset is 'earliest', 'latest' or 'none', not {auto_offset_reset!r}")
         self._log, self._owns_log = resolve_log(log, config)
         self._group, self._member = group, f"consumer-{uuid4().hex[:16]}"
-        self._decode = (key_serde.decode, value_serde.decode)
+        self._decode = (key_serde or BYTES).decode, (value_serde or BYTES).decode
         self._auto_commits = auto_commit and group is not None
         self._interval = milliseconds(auto_commit_interval, "auto_commit_interval")
         self._limit, self._idle_timeout = max_poll_records, idle_timeout
@@ -223,7 +253,7 @@ class Consumer(Closeable):
         return frozenset(self._fetcher.positions)
 
     # --------------------------------------------------------------------------------------------------- reading
-    def poll(self, timeout: int | timedelta = 0) -> list[ConsumerRecord]:
+    def poll(self, timeout: int | timedelta = 0) -> list[ConsumerRecord[K, V]]:
         """Returns the next records. Waits up to `timeout` ms for the first."""
         deadline = self._clock.now() + milliseconds(timeout, "the timeout")
         while True:
@@ -236,13 +266,13 @@ class Consumer(Closeable):
             until = min(deadline, self._rebalance_at) if self._topics else deadline
             self._log.wait(self._fetcher.positions, max(until - now, 1))
 
-    def __iter__(self) -> Iterator[ConsumerRecord]:
+    def __iter__(self) -> Iterator[ConsumerRecord[K, V]]:
         """Iterates over the records. If a loop ends early, the next poll returns what it did not read."""
         step = _REBALANCE_INTERVAL if self._idle_timeout is None else milliseconds(self._idle_timeout, "idle_timeout")
         while (records := self.poll(step)) or self._idle_timeout is None:
             yield from self._iterate(records)
 
-    def _iterate(self, records: list[ConsumerRecord]) -> Generator[ConsumerRecord]:
+    def _iterate(self, records: list[ConsumerRecord[K, V]]) -> Generator[ConsumerRecord[K, V]]:
         done = 0
         try:
             for record in records:
@@ -252,14 +282,16 @@ class Consumer(Closeable):
             for record in reversed(records[done:]):
                 self.seek(TopicPartition(record.topic, record.partition), record.offset)
 
-    def _decoded(self, taken: list[Taken]) -> list[ConsumerRecord]:
+    def _decoded(self, taken: list[Taken]) -> list[ConsumerRecord[K, V]]:
         """Decodes records up to the first that fails. The next poll begins with that one, and raises."""
         decode_key, decode_value = self._decode
-        records: list[ConsumerRecord] = []
+        records: list[ConsumerRecord[K, V]] = []
         for i, (at, (offset, key, value, timestamp, headers)) in enumerate(taken):
             try:
-                key = None if key is None else decode_key(key)  # noqa: PLW2901
-                value = None if value is None else decode_value(value)  # noqa: PLW2901
+                decoded = (
+                    None if key is None else decode_key(key),
+                    None if value is None else decode_value(value),
+                )
             except Exception as error:
                 self._fetcher.rewind(taken[i:])
                 if records:
@@ -268,7 +300,8 @@ class Consumer(Closeable):
                 raise SerializationError(
                     f"the record at offset {offset} of {at} cannot be decoded: {error}; {hint}"
                 ) from error
-            records.append(ConsumerRecord(*at, offset, key, value, timestamp, headers))
+            pair = cast("tuple[K, V]", decoded)
+            records.append(ConsumerRecord(*at, offset, *pair, timestamp, headers))
         return records
 
     # ------------------------------------------------------------------------------------------------- positions

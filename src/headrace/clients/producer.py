@@ -10,9 +10,12 @@ import time
 from collections.abc import Callable, Iterable
 from datetime import datetime, timedelta
 from types import TracebackType
-from typing import Any, NamedTuple
+from typing import Any, Generic, NamedTuple, overload
+
+from typing_extensions import TypeVar
 
 from headrace.errors import LogBusyError, ProducerFencedError, SerializationError, StreamsError, UnknownTopicError
+from headrace.hints import explain_names
 from headrace.log.base import Closeable
 from headrace.log.chunk_format import record_length
 from headrace.log.open import ClientConfig, resolve_log
@@ -26,6 +29,11 @@ from headrace.model.timestamps import epoch_milliseconds
 from headrace.model.windows import milliseconds
 from headrace.serde.primitives import BYTES
 from headrace.serde.protocol import Serde
+
+K = TypeVar("K", default=bytes)  # without a serde a key is bytes
+V = TypeVar("V", default=bytes)
+K2 = TypeVar("K2")
+V2 = TypeVar("V2")
 
 
 class Batch:
@@ -123,7 +131,24 @@ class Target(NamedTuple):
     compacts: bool
 
 
-class Producer(Closeable):
+@explain_names(
+    {
+        "init_transactions": "send(...): an application writes in transactions, a producer writes every record once",
+        "begin_transaction": "send(...): an application writes in transactions, a producer writes every record once",
+        "commit_transaction": "flush()",
+        "partitions_for": "Admin(log).describe(topic)",
+        "produce": "send(topic, key, value)",
+    },
+    {
+        "key": "key_serde",
+        "value": "value_serde",
+        "key_serializer": "key_serde",
+        "value_serializer": "value_serde",
+        "linger_ms": "linger",
+        "timeout_ms": "timeout",
+    },
+)
+class Producer(Closeable, Generic[K, V]):
     """Sends records. They are collected for `linger` ms or up to `batch_size` bytes, and appended together, each once.
 
     A thread appends them. It ends when nothing is left to send, so records are stored even if the program ends without
@@ -143,18 +168,23 @@ class Producer(Closeable):
         self,
         log: Log | str,
         *,
-        key_serde: Serde = BYTES,
-        value_serde: Serde = BYTES,
-        partitioner: Partitioner | None = None,
+        key_serde: Serde[K] | None = None,
+        value_serde: Serde[V] | None = None,
+        partitioner: Callable[[str, K, V, int], int | None] | None = None,
         linger: int | timedelta = 5,
         batch_size: int = 1 << 20,
         buffer_size: int = 32 << 20,
         config: ClientConfig | None = None,
         clock: Clock | None = None,
     ) -> None:
-        """`config`: settings of Kafka's clients, such as TLS and SASL, or the path of a `.properties` file."""
+        """Without serdes, keys and values are bytes.
+
+        `config`: settings of Kafka's clients, such as TLS and SASL, or the path of a `.properties` file.
+        """
         self._log, self._owns_log = resolve_log(log, config)
-        self._key_serde, self._value_serde, self._partitioner = key_serde, value_serde, partitioner
+        self._key_serde: Serde[Any] = key_serde or BYTES
+        self._value_serde: Serde[Any] = value_serde or BYTES
+        self._partitioner: Partitioner | None = partitioner
         self._linger = milliseconds(linger, "linger") / 1000
         self._batch_size, self._buffer_size = batch_size, buffer_size
         self._clock = clock or SystemClock()
@@ -169,14 +199,70 @@ class Producer(Closeable):
         self._sequence: ProducerSequence | None = None
 
     # --------------------------------------------------------------------------------------------------- sending
+    @overload
+    def send(
+        self,
+        topic: str,
+        key: K | None = None,
+        value: V | None = None,
+        *,
+        key_serde: None = None,
+        value_serde: None = None,
+        partition: int | None = None,
+        timestamp: int | datetime | None = None,
+        headers: Iterable[tuple[str, bytes | None]] = (),
+        partitioner: Partitioner | None = None,
+    ) -> Delivery: ...
+    @overload
+    def send(
+        self,
+        topic: str,
+        key: K2 | None = None,
+        value: V | None = None,
+        *,
+        key_serde: Serde[K2],
+        value_serde: None = None,
+        partition: int | None = None,
+        timestamp: int | datetime | None = None,
+        headers: Iterable[tuple[str, bytes | None]] = (),
+        partitioner: Partitioner | None = None,
+    ) -> Delivery: ...
+    @overload
+    def send(
+        self,
+        topic: str,
+        key: K | None = None,
+        value: V2 | None = None,
+        *,
+        key_serde: None = None,
+        value_serde: Serde[V2],
+        partition: int | None = None,
+        timestamp: int | datetime | None = None,
+        headers: Iterable[tuple[str, bytes | None]] = (),
+        partitioner: Partitioner | None = None,
+    ) -> Delivery: ...
+    @overload
+    def send(
+        self,
+        topic: str,
+        key: K2 | None = None,
+        value: V2 | None = None,
+        *,
+        key_serde: Serde[K2],
+        value_serde: Serde[V2],
+        partition: int | None = None,
+        timestamp: int | datetime | None = None,
+        headers: Iterable[tuple[str, bytes | None]] = (),
+        partitioner: Partitioner | None = None,
+    ) -> Delivery: ...
     def send(
         self,
         topic: str,
         key: Any = None,
         value: Any = None,
         *,
-        key_serde: Serde | None = None,
-        value_serde: Serde | None = None,
+        key_serde: Serde[Any] | None = None,
+        value_serde: Serde[Any] | None = None,
         partition: int | None = None,
         timestamp: int | datetime | None = None,
         headers: Iterable[tuple[str, bytes | None]] = (),
@@ -208,12 +294,18 @@ class Producer(Closeable):
             self._wake_sender()
         return delivery
 
-    def flush(self) -> None:
-        """Waits until everything is stored. Raises the error of a record, unless its `Delivery` has raised it."""
+    def flush(self, timeout: int | timedelta | None = None) -> None:
+        """Waits until every record is stored, at most `timeout` (ms or a timedelta): then a `LogBusyError`.
+
+        Raises the error of a record that could not be stored, unless its `Delivery` has raised it already.
+        """
+        limit = None if timeout is None else milliseconds(timeout, "the timeout of flush")
         with self._lock:
             self._send_now()
-            while self._pending or self._sending:
-                self._lock.wait()
+            if not self._lock.wait_for(
+                lambda: not (self._pending or self._sending), None if limit is None else limit / 1000
+            ):
+                raise LogBusyError(f"not every record was stored within {limit} ms; the producer goes on sending")
             unreported = [batch for batch in self._failed if not batch.was_reported]
             self._failed.clear()
         for batch in unreported:

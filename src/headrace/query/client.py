@@ -9,6 +9,7 @@ import http.client
 import json
 import threading
 from collections.abc import Iterator
+from datetime import timedelta
 from types import TracebackType
 from typing import Any, Self
 from urllib.parse import quote, urlencode, urlsplit
@@ -16,7 +17,7 @@ from urllib.parse import quote, urlencode, urlsplit
 from headrace.errors import SerializationError, StreamsError, failure_named
 from headrace.model.ids import TopicPartition
 from headrace.model.record import ValueAndTimestamp, VersionedRecord
-from headrace.model.windows import Window, Windowed
+from headrace.model.windows import Window, Windowed, milliseconds
 from headrace.query.json_values import from_json
 from headrace.query.parameters import format_key
 from headrace.query.queries import Position
@@ -35,14 +36,15 @@ class RemoteError(StreamsError):
 
 
 class Client:
-    """A client of one server. Each thread has its own connection."""
+    """A client of one server. Each thread has its own connection. `timeout` of a request is in ms or a `timedelta`."""
 
-    def __init__(self, url: str, *, token: str | None = None, timeout: float = 30.0) -> None:
+    def __init__(self, url: str, *, token: str | None = None, timeout: int | timedelta = 30_000) -> None:
         self._url = urlsplit(url)
         if self._url.scheme not in {"http", "https"} or not self._url.hostname:
             raise ValueError(f"the address of a server looks like http://127.0.0.1:8089, not {url!r}")
         self._headers = {"authorization": f"Bearer {token}"} if token else {}
-        self._timeout, self._local = timeout, threading.local()
+        self._timeout = milliseconds(timeout, "the timeout of a client") / 1000
+        self._local = threading.local()
         self._serdes: dict[str, str] = {}
 
     # ----------------------------------------------------------------------------------------------------- reads

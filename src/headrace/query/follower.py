@@ -12,9 +12,10 @@ import threading
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from datetime import timedelta
 from functools import cached_property
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from headrace.checkpoint.fingerprint import Fingerprint
 from headrace.checkpoint.ledger import Ledger, manifest_numbers, read_ledger, read_manifest
@@ -30,6 +31,7 @@ from headrace.errors import (
 )
 from headrace.model.clock import Clock, SystemClock
 from headrace.model.ids import TaskId
+from headrace.model.windows import milliseconds
 from headrace.query.catalog import Catalog, catalog_from_checkpoint, catalog_from_topology
 from headrace.query.history import BatchHistory, BatchSummary
 from headrace.query.persistent_map import PersistentMap
@@ -44,6 +46,7 @@ from headrace.topology.graph import Graph
 KEPT = 10  # snapshots; they share what did not change
 STEP_BY_STEP = 50  # a follower that is further behind skips to the last manifest
 _log = logging.getLogger(__name__)
+R = TypeVar("R")
 
 
 @dataclass(frozen=True)
@@ -90,11 +93,11 @@ class Snapshot:
     def view(self, name: str) -> View:
         return open_view(self.catalog.describe(name), lambda: self.open_stores(name))
 
-    def query(self, store: str, query: Query) -> QueryResult:
+    def query(self, store: str, query: Query[R]) -> QueryResult[R]:
         """Answer a query."""
         return QueryResult(execute_query(self.view(store), self.catalog.describe(store), query), self.position)
 
-    def entries(self, store: str, query: Query) -> Iterator[StoreEntry]:
+    def entries(self, store: str, query: Query[Any]) -> Iterator[StoreEntry]:
         """Answer a query with entries that have the same fields for every kind of store."""
         return read_entries(self.view(store), self.catalog.describe(store), query)
 
@@ -205,8 +208,8 @@ class Follower:
         return view_latest(name, self.refresh)
 
     def query(
-        self, store: str, query: Query, *, at_least: Position | int | None = None, as_of: int | None = None
-    ) -> QueryResult:
+        self, store: str, query: Query[R], *, at_least: Position | int | None = None, as_of: int | None = None
+    ) -> QueryResult[R]:
         """Answer from the last batch, which must have reached `at_least`, or from the earlier batch `as_of`."""
         snapshot = self.snapshot_at(as_of)
         if at_least is not None and not snapshot.position.reaches(at_least):
@@ -263,18 +266,19 @@ class Follower:
             self._refreshed.notify_all()
         return self.snapshot
 
-    def wait_for(self, batch: int, timeout: float) -> bool:
-        """Wait until another thread's refresh has reached a batch; return False after `timeout` seconds."""
+    def wait_for(self, batch: int, timeout: int | timedelta) -> bool:
+        """Wait until another thread's refresh has reached a batch; return False after `timeout` (ms or timedelta)."""
+        seconds = milliseconds(timeout, "the timeout") / 1000
         with self._refreshed:
-            return self._refreshed.wait_for(lambda: self.freshness.batch >= batch, timeout)
+            return self._refreshed.wait_for(lambda: self.freshness.batch >= batch, seconds)
 
     @contextmanager
-    def following(self, interval: float = 0.1) -> Generator[Follower]:
-        """Refresh every `interval` seconds in a thread. `freshness` has the error if a refresh fails."""
-        stop = threading.Event()
+    def following(self, interval: int | timedelta = 100) -> Generator[Follower]:
+        """Refresh every `interval` (ms or timedelta) in a thread. `freshness` has the error if a refresh fails."""
+        stop, seconds = threading.Event(), milliseconds(interval, "the interval") / 1000
 
         def follow() -> None:
-            while not stop.wait(interval):
+            while not stop.wait(seconds):
                 try:
                     self.refresh()
                 except StoreNotReadyError:

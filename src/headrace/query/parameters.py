@@ -54,7 +54,7 @@ class ReadParameters(NamedTuple):
     descending: bool = False
 
 
-def build_query(store: StoreDescription, operation: Operation, parameters: ReadParameters) -> Query:
+def build_query(store: StoreDescription, operation: Operation, parameters: ReadParameters) -> Query[Any]:
     """Return the query that reads what the parameters describe, or raise an error that says what to ask instead."""
     _, _, _, _, first, last, time, descending = parameters
     key, low, high, prefix = (None if text is None else parse_key(text, store.key) for text in parameters[:4])
@@ -66,7 +66,7 @@ def build_query(store: StoreDescription, operation: Operation, parameters: ReadP
         case "range", KeyValueKind() | LruKind():
             return RangeQuery(low, high, descending)
         case "range", VersionedKind():
-            query: Query = RangeQuery(low, high)
+            query: Query[Any] = RangeQuery(low, high)
         case "prefix", KeyValueKind() | LruKind():
             query = PrefixQuery(prefix)
         case "windows", WindowKind() if parameters.key is None:

@@ -1,15 +1,28 @@
 """The queries that stores answer, under the names of Kafka Streams' interactive queries, and an answer's position.
 
+A `Query[R]` has a result of type `R`: `KeyQuery[str, int]` is a `Query[int | None]`. The key's type is known from the
+arguments, the value's is Any unless the query states it: `KeyQuery[str, int]("hello")`. So the classes
+have no `slots=True`: Python 3.11 cannot make an object of a generic class that is frozen and has slots that way.
+
 `execute_query` in store_views.py answers them. parameters.py makes them from the parameters of a URL or a command.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Self
+from typing import Any, Generic, Self
 
+from typing_extensions import TypeVar
+
+from headrace.hints import RenamedNames, explain_names
 from headrace.model.ids import TopicPartition
+from headrace.model.record import ValueAndTimestamp, VersionedRecord
+from headrace.model.windows import Windowed
+
+K = TypeVar("K", default=Any)
+V = TypeVar("V", default=Any)
+R_co = TypeVar("R_co", covariant=True, default=Any)
 
 FIRST, LAST = 0, 2**63 - 1  # the earliest and the latest timestamp
 
@@ -36,52 +49,61 @@ class Position:
         return f"batch {self.batch}"
 
 
-@dataclass(frozen=True, slots=True)
-class QueryResult:
+@dataclass(frozen=True)
+class QueryResult(Generic[R_co]):
     """An answer and its position. Where a query finds many entries, `result` is an iterator over one batch's state."""
 
-    result: Any
+    result: R_co
     position: Position
 
 
-@dataclass(frozen=True, slots=True)
-class KeyQuery:
-    """Return the value of a key in a key-value store, or None."""
+@explain_names({"with_bounds": "with_range(low, high)", "with_time_range": "with_window_start_range(first, last)"})
+class Query(Generic[R_co], metaclass=RenamedNames):
+    """A question to a store whose answer is of type `R`: what `app.query(store, query)` takes."""
 
-    key: Any
+
+@dataclass(frozen=True)
+class KeyQuery(Query[V | None], Generic[K, V]):
+    """Return the value of a key in a key-value store, or None.
+
+    >>> KeyQuery[str, int]("hello") == KeyQuery.with_key("hello")
+    True
+    """
+
+    key: K
 
     @classmethod
-    def with_key(cls, key: Any) -> Self:
+    def with_key(cls, key: K) -> Self:
         return cls(key)
 
 
-@dataclass(frozen=True, slots=True)
-class TimestampedKeyQuery(KeyQuery):
+@dataclass(frozen=True)
+class TimestampedKeyQuery(KeyQuery[K, ValueAndTimestamp[V]], Generic[K, V]):
     """Return the `ValueAndTimestamp` of a key in a timestamped key-value store, or None."""
 
 
-@dataclass(frozen=True, slots=True)
-class RangeQuery:
+@dataclass(frozen=True)
+class RangeQuery(Query[Iterator[tuple[K, V]]], Generic[K, V]):
     """Return (key, value) from `low` to `high`, both inclusive, in the order of the keys' bytes. None is an open end.
 
     >>> RangeQuery.with_lower_bound("b").with_descending_keys()
     RangeQuery(low='b', high=None, descending=True)
     """
 
-    low: Any = None
-    high: Any = None
+    low: K | None = None
+    high: K | None = None
     descending: bool = False
 
     @classmethod
-    def with_range(cls, low: Any, high: Any) -> Self:
+    def with_range(cls, low: K, high: K) -> Self:
         return cls(low, high)
 
     @classmethod
-    def with_lower_bound(cls, low: Any) -> Self:
+    def with_lower_bound(cls, low: K) -> Self:
         return cls(low)
 
     @classmethod
-    def with_upper_bound(cls, high: Any) -> Self:
+    def with_upper_bound(cls, high: K) -> Self:
         return cls(None, high)
 
     @classmethod
@@ -95,34 +117,34 @@ class RangeQuery:
         return replace(self, descending=True)
 
 
-@dataclass(frozen=True, slots=True)
-class TimestampedRangeQuery(RangeQuery):
+@dataclass(frozen=True)
+class TimestampedRangeQuery(RangeQuery[K, ValueAndTimestamp[V]], Generic[K, V]):
     """Return (key, `ValueAndTimestamp`) from a timestamped key-value store."""
 
 
-@dataclass(frozen=True, slots=True)
-class PrefixQuery:
+@dataclass(frozen=True)
+class PrefixQuery(Query[Iterator[tuple[K, V]]], Generic[K, V]):
     """Return (key, value) of the keys whose bytes begin with the bytes of a prefix."""
 
-    prefix: Any
+    prefix: K
 
 
-@dataclass(frozen=True, slots=True)
-class WindowKeyQuery:
+@dataclass(frozen=True)
+class WindowKeyQuery(Query[Iterator[tuple[int, V]]], Generic[K, V]):
     """Return (start, value) of the windows of a key that start from `first` to `last`, both inclusive."""
 
-    key: Any
+    key: K
     first: int = FIRST
     last: int = LAST
     descending: bool = False
 
     @classmethod
-    def with_key_and_window_start_range(cls, key: Any, first: int, last: int) -> Self:
+    def with_key_and_window_start_range(cls, key: K, first: int, last: int) -> Self:
         return cls(key, first, last)
 
 
-@dataclass(frozen=True, slots=True)
-class WindowRangeQuery:
+@dataclass(frozen=True)
+class WindowRangeQuery(Query[Iterator[tuple[Windowed[K], V]]], Generic[K, V]):
     """Return (`Windowed`, value) of the windows of all keys that start from `first` to `last`, both inclusive."""
 
     first: int = FIRST
@@ -134,61 +156,61 @@ class WindowRangeQuery:
         return cls(first, last)
 
     @classmethod
-    def with_key(cls, key: Any) -> SessionKeyQuery:
+    def with_key(cls, key: K) -> SessionKeyQuery[K, V]:
         """Return the query for the sessions of a key, under the name that Kafka Streams gives it."""
-        return SessionKeyQuery(key)
+        return SessionKeyQuery[K, V](key)
 
 
-@dataclass(frozen=True, slots=True)
-class SessionKeyQuery:
+@dataclass(frozen=True)
+class SessionKeyQuery(Query[Iterator[tuple[Windowed[K], V]]], Generic[K, V]):
     """Return (`Windowed`, value) of the sessions of a key that end at or after `earliest_end` and start at or before
     `latest_start`, in the order of their ends.
     """
 
-    key: Any
+    key: K
     earliest_end: int = FIRST
     latest_start: int = LAST
     descending: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class SessionRangeQuery:
+@dataclass(frozen=True)
+class SessionRangeQuery(Query[Iterator[tuple[Windowed[K], V]]], Generic[K, V]):
     """Return (`Windowed`, value) of the sessions of all keys within the same bounds as `SessionKeyQuery`."""
 
     earliest_end: int = FIRST
     latest_start: int = LAST
 
 
-@dataclass(frozen=True, slots=True)
-class VersionedKeyQuery:
+@dataclass(frozen=True)
+class VersionedKeyQuery(Query[VersionedRecord[V] | None], Generic[K, V]):
     """Return the latest version of a key, or the version that was valid at a time.
 
     >>> VersionedKeyQuery.with_key("a").as_of(5)
     VersionedKeyQuery(key='a', time=5)
     """
 
-    key: Any
+    key: K
     time: int | None = None
 
     @classmethod
-    def with_key(cls, key: Any) -> Self:
+    def with_key(cls, key: K) -> Self:
         return cls(key)
 
     def as_of(self, time: int) -> Self:
         return replace(self, time=time)
 
 
-@dataclass(frozen=True, slots=True)
-class MultiVersionedKeyQuery:
+@dataclass(frozen=True)
+class MultiVersionedKeyQuery(Query[Iterator[VersionedRecord[V]]], Generic[K, V]):
     """Return the versions of a key that were valid at some time from `first` to `last`, oldest first."""
 
-    key: Any
+    key: K
     first: int = FIRST
     last: int = LAST
     descending: bool = False
 
     @classmethod
-    def with_key(cls, key: Any) -> Self:
+    def with_key(cls, key: K) -> Self:
         return cls(key)
 
     def from_time(self, first: int) -> Self:
@@ -199,18 +221,3 @@ class MultiVersionedKeyQuery:
 
     def with_descending_timestamps(self) -> Self:
         return replace(self, descending=True)
-
-
-Query = (
-    KeyQuery
-    | TimestampedKeyQuery
-    | RangeQuery
-    | TimestampedRangeQuery
-    | PrefixQuery
-    | WindowKeyQuery
-    | WindowRangeQuery
-    | SessionKeyQuery
-    | SessionRangeQuery
-    | VersionedKeyQuery
-    | MultiVersionedKeyQuery
-)

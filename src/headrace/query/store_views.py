@@ -179,7 +179,7 @@ def open_view(description: StoreDescription, stores: Callable[[], Sequence[Any]]
 
 
 # ---------------------------------------------------------------------------------------------------------- queries
-def execute_query(view: View, store: StoreDescription, query: q.Query) -> Any:
+def execute_query(view: View, store: StoreDescription, query: q.Query[Any]) -> Any:
     """Answer a query: a value, or an iterator of entries. Only the timestamped queries return timestamps."""
     found = _read(view, store, query)
     if not store.is_timestamped or found is None:
@@ -193,7 +193,7 @@ def execute_query(view: View, store: StoreDescription, query: q.Query) -> Any:
             return ((key, value.value) for key, value in found)
 
 
-def _read(view: View, store: StoreDescription, query: q.Query) -> Any:  # noqa: PLR0911 - one match over the kinds of queries
+def _read(view: View, store: StoreDescription, query: q.Query[Any]) -> Any:  # noqa: PLR0911 - one match over the kinds of queries
     """Read what a query asks for, with values as the store has them."""
     match view, query:
         case KeyValueView(), q.TimestampedKeyQuery() | q.TimestampedRangeQuery() if not store.is_timestamped:
@@ -244,7 +244,7 @@ class StoreEntry(NamedTuple):
     valid_to: int | None = None  # of a version
 
 
-def read_entries(view: View, store: StoreDescription, query: q.Query) -> Iterator[StoreEntry]:
+def read_entries(view: View, store: StoreDescription, query: q.Query[Any]) -> Iterator[StoreEntry]:
     """Answer a query with uniform entries, which have timestamps if the store has them."""
     found = _read(view, store, query)
     match query:
@@ -260,6 +260,8 @@ def read_entries(view: View, store: StoreDescription, query: q.Query) -> Iterato
             return (_make_entry(at.key, value, at.window) for at, value in found)
         case q.MultiVersionedKeyQuery(key):
             return (_make_entry(key, version) for version in found)
+        case _:
+            raise UnsuitableQueryError(f"a {type(query).__name__} has no entries: use the queries of headrace")
 
 
 def _make_entry(key: Any, value: Any, window: Window | None = None) -> StoreEntry:
@@ -272,7 +274,7 @@ def _make_entry(key: Any, value: Any, window: Window | None = None) -> StoreEntr
             return StoreEntry(key, value, window)
 
 
-def query_all(store: StoreDescription) -> q.Query:
+def query_all(store: StoreDescription) -> q.Query[Any]:
     """Return the query for every entry of a store; of a versioned store, the latest versions."""
     match store.spec.kind:
         case WindowKind():

@@ -31,6 +31,7 @@ from headrace.checkpoint.steps import AtStep, ignore_step
 from headrace.config import Config
 from headrace.config.settings import name_once
 from headrace.errors import ConfigError, StreamsError
+from headrace.hints import guess, snake_case
 from headrace.model.ids import TaskId
 from headrace.plan.subtopologies import Plan
 from headrace.runtime.operators.bulk_counts import COUNTED
@@ -54,6 +55,10 @@ class Setup:
     master: str | None = None
 
 
+# The options of Application that are no settings, or are settings under a shorter name.
+EXPLICIT_OPTIONS = ("log", "checkpoint", "guarantee", "commit_interval", "trigger", "spark", "master", "config")
+
+
 def configuration(
     application_id: str,
     config: Mapping[str, Any] | str | Path | None,
@@ -66,7 +71,15 @@ def configuration(
     """The settings of an application: keywords win over `config`, which wins over the environment."""
     unknown = sorted(options.keys() - Config.names())
     if unknown:
-        raise TypeError(f"Application() has no option {', '.join(unknown)}")
+        known = [*Config.names(), *EXPLICIT_OPTIONS]
+        guesses = [found for found in (guess(snake_case(option), known) for option in unknown) if found is not None]
+        hint = f": did you mean {', '.join(f'{option}=' for option in guesses)}?" if guesses else ""
+        words = ", ".join(f"{option}=" for option in unknown)
+        listed = ", ".join(f"{option}=" for option in EXPLICIT_OPTIONS)
+        raise TypeError(
+            f"Application() has no option{'s' * (len(unknown) > 1)} {words}{hint} "
+            f"(options: {listed} and every setting with underscores; `headrace config` lists them)"
+        )
     given = {
         "processing_guarantee": guarantee,
         "commit_interval_ms": commit_interval,

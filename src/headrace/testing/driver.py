@@ -39,7 +39,7 @@ from headrace.serde.protocol import Serde
 from headrace.state.engine import MemoryEngine, Version
 from headrace.state.spec import StoreSpec, store_name
 from headrace.topology.builder import Topology
-from headrace.topology.nodes import Sink
+from headrace.topology.nodes import Sink, Source
 
 K = TypeVar("K", default=Any)
 V = TypeVar("V", default=Any)
@@ -64,7 +64,8 @@ NOT_READ = -1  # the time of a queue whose first record was dropped: it goes fir
         "produced_topic_names": "produced_topics",
         "pipe_input": "input_topic(topic, key=, value=).pipe(key, value)",
         "read_output": "output_topic(topic, key=, value=).read_record()",
-    }
+    },
+    {"start_timestamp": "start", "auto_advance": "advance", "initial_wall_clock_time": "wall_clock"},
 )
 class TopologyTestDriver:
     """Runs a topology in memory, one record at a time.
@@ -84,6 +85,8 @@ class TopologyTestDriver:
     def __init__(
         self, topology: Topology, config: Mapping[str, Any] | str | Path | None = None, wall_clock: int | datetime = 0
     ) -> None:
+        if not isinstance(topology, Topology):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise TypeError(f"TopologyTestDriver needs a Topology, as builder.build() makes it, not {topology!r}")
         settings = read_properties(config) if isinstance(config, (str, Path)) else config or {}
         self._config = Config.of({"application.id": "test", **settings})
         self._clock = epoch_time(wall_clock, "wall_clock")
@@ -238,7 +241,8 @@ class TopologyTestDriver:
         """Take a record in, and process until nothing waits; `TestInputTopic.pipe` calls it."""
         reads = [task for task in (self._task_of_all, self._globals) if task and task.reads(topic)]
         if not reads:
-            raise ValueError(f"no source of the topology reads the topic {topic!r}")
+            topics = {name for node in self._graph.nodes.values() if isinstance(node, Source) for name in node.topics}
+            raise ValueError(f"no source of the topology reads the topic {topic!r}{_hint(topic, topics, 'reads')}")
         with self._watched():
             self._take_in(topic, key, value, timestamp, headers)
             self._drain()
@@ -309,10 +313,7 @@ class TopologyTestDriver:
         written = {self._task_of_all.topic_name(target) for target in targets if isinstance(target, str)}
         written.update(filter(None, [self._config.errors_dead_letter_queue_topic_name]), self._produced)
         if topic not in written and not any(callable(target) for target in targets):
-            near = guess(topic, written)
-            hint = "" if near is None else f": did you mean {near!r}?"
-            listed = ", ".join(sorted(written)) or "none"
-            raise ValueError(f"no sink of the topology writes the topic {topic!r}{hint} (it writes: {listed})")
+            raise ValueError(f"no sink of the topology writes the topic {topic!r}{_hint(topic, written, 'writes')}")
 
 
 @explain_names(
@@ -515,6 +516,11 @@ class TestOutputTopic(Generic[K, V]):
         """The last value of each key; a key whose last value is None is absent."""
         table = dict(self.read_key_values())
         return {key: value for key, value in table.items() if value is not None}
+
+
+def _hint(topic: str, known: set[str], verb: str) -> str:
+    near = guess(topic, known)
+    return f"{'' if near is None else f': did you mean {near!r}?'} (it {verb}: {', '.join(sorted(known)) or 'none'})"
 
 
 def one_partition(topic: str) -> int:

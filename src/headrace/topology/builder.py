@@ -11,6 +11,7 @@ from datetime import timedelta
 from typing import Any, Self, cast
 
 from headrace.config import Config
+from headrace.hints import explain_names
 from headrace.model.windows import milliseconds
 from headrace.state.spec import StoreSpec
 from headrace.topology import validation
@@ -136,6 +137,21 @@ class Assembly:
         return [tuple(members) for members in ordered.values()]
 
 
+@explain_names(
+    {
+        "add_state_store": "add_store(spec, *processors)",
+        "add_read_only_state_store": "add_read_only_store(spec, topic, supplier)",
+        "connect_processor_and_state_stores": "connect(processor, *stores)",
+        "add_subtopology": "add_source, add_processor and add_sink",
+        "stream": "StreamsBuilder().stream(topic)",
+        "table": "StreamsBuilder().table(topic)",
+        "build": "the topology itself: Application(application_id, topology, log=...)",
+    },
+    {
+        "parent": "the names of the parents as arguments after the topic",
+        "topics": "the topics as arguments after the name",
+    },
+)
 class Topology:
     """A program as a graph of sources, processors and sinks.
 

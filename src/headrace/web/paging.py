@@ -11,7 +11,7 @@ import time
 from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import orjson
 
@@ -52,12 +52,13 @@ def make_row(store: StoreDescription, entry: StoreEntry) -> Row:
     return row
 
 
-def read_rows(snapshot: Snapshot, store: StoreDescription, query: Query, after: SortKey | None) -> Rows:
+def read_rows(snapshot: Snapshot, store: StoreDescription, query: Query[Any], after: SortKey | None) -> Rows:
     """Read the rows of a query, from the one after a sort key on."""
     descending: bool = getattr(query, "descending", False)
-    if after is not None and isinstance(query, RangeQuery) and not isinstance(store.spec.kind, VersionedKind):
+    is_range = isinstance(cast("object", query), RangeQuery) and not isinstance(store.spec.kind, VersionedKind)
+    if after is not None and is_range:
         key = _decode_key(store, after)  # a range need not be read from its beginning
-        query = replace(query, high=key) if descending else replace(query, low=key)
+        query = replace(cast("RangeQuery[Any, Any]", query), **{"high" if descending else "low": key})
     try:
         for entry in snapshot.entries(store.name, query):
             at = _sort_key(store, query, entry)
@@ -69,7 +70,7 @@ def read_rows(snapshot: Snapshot, store: StoreDescription, query: Query, after: 
         raise UnsuitableQueryError(BAD_TOKEN) from error
 
 
-def _sort_key(store: StoreDescription, query: Query, entry: StoreEntry) -> SortKey:
+def _sort_key(store: StoreDescription, query: Query[Any], entry: StoreEntry) -> SortKey:
     if isinstance(query, MultiVersionedKeyQuery):
         return (entry.timestamp,)
     key = store.key.encode(entry.key)

@@ -6,6 +6,7 @@ import socket
 import threading
 from collections.abc import Collection
 from contextlib import suppress
+from datetime import timedelta
 from types import TracebackType
 from typing import Any, Self
 
@@ -17,6 +18,7 @@ from starlette.types import ASGIApp
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from headrace.errors import ConfigError, StreamsError
+from headrace.model.windows import milliseconds
 from headrace.web import dashboard, prometheus, stores
 from headrace.web.access import AccessPolicy, check_address
 from headrace.web.dashboard_json import ApplicationView
@@ -53,11 +55,12 @@ def web_application(
     host: str = "127.0.0.1",
     hosts: Collection[str] = (),
     token: str | None = None,
-    interval: float = 1.0,
+    interval: int | timedelta = 1000,
     stop: threading.Event | None = None,
 ) -> ASGIApp:
-    """Return the ASGI application of a view. It sends events every `interval` seconds, until `stop` is set."""
-    pages = dashboard.routes(view, token=token, interval=interval, stop=stop or threading.Event())
+    """Return the ASGI application of a view. It sends events every `interval`, until `stop` is set."""
+    seconds = milliseconds(interval, "the interval of events") / 1000
+    pages = dashboard.routes(view, token=token, interval=seconds, stop=stop or threading.Event())
     app = Starlette(
         routes=[*stores.routes(view), *prometheus.routes(view), *pages],
         exception_handlers={StreamsError: handle_error, 404: _not_found, 405: _not_allowed, Exception: handle_error},
@@ -70,8 +73,8 @@ def web_application(
 class Server:
     """A web server in a thread, which runs inside a `with` block; `url` is its address.
 
-    A host that other machines can reach needs a token, or `insecure=True`. The follower refreshes every `follow`
-    seconds. `options` are uvicorn's, such as `ssl_certfile`.
+    A host that other machines can reach needs a token, or `insecure=True`. The follower refreshes every `follow`,
+    and the dashboard every `interval` (ms or a timedelta). `options` are uvicorn's, such as `ssl_certfile`.
     """
 
     def __init__(
@@ -83,8 +86,8 @@ class Server:
         hosts: Collection[str] = (),
         token: str | None = None,
         insecure: bool = False,
-        interval: float = 1.0,
-        follow: float = 0.1,
+        interval: int | timedelta = 1000,
+        follow: int | timedelta = 100,
         options: dict[str, Any] | None = None,
     ) -> None:
         check_address(host, token, insecure=insecure)
