@@ -13,6 +13,7 @@ from headrace.log.protocol import ProducerSequence, Records
 from headrace.model.clock import ManualClock
 from headrace.model.ids import TopicPartition
 from tests.log.harness import NOW, A, B, chunk_files, file_log, flip, records, rows, seeded
+from tests.profiles import examples
 
 SEED = 7
 FLIPS = 100  # 20,000 of them, with other seeds, were all noticed
@@ -75,7 +76,7 @@ def test_a_flipped_bit_in_the_database_is_noticed(filled: tuple[Path, dict[str, 
     size, chance = (source / "log.db").stat().st_size, seeded(SEED)
     pages = size // 4096
     heads = [4096 * page + chance.randrange(16) for page in range(pages)]  # where SQLite keeps its own numbers
-    positions = [*range(0, 100, 5), *heads[:80], *(chance.randrange(size) for _ in range(FLIPS))]
+    positions = [*range(0, 100, 5), *heads[: examples(80)], *(chance.randrange(size) for _ in range(examples(FLIPS)))]
     noticed = 0
     for position in positions:
         bit = chance.randrange(8)

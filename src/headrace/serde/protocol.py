@@ -28,8 +28,8 @@ class Serde(Generic[T]):
 
     `immutable` says that decoded values cannot be changed in place, so that one object may serve as a value in a store
     and as a value in flight at the same time. `recipe`, a function and its arguments, makes the serde again in another
-    process, where closures and C objects cannot be sent; serdes of the same recipe are equal. `total`: there are no
-    bytes that cannot be decoded, so what nobody looks at need not be.
+    process, where closures and C objects cannot be sent; serdes of the same recipe are equal. `total` says
+    that every byte string can be decoded, so a value that no function reads is not decoded at all.
     """
 
     name: str

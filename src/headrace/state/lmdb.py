@@ -204,13 +204,13 @@ class LmdbEngine:
     def renew(self) -> None:
         """Reads the current version: another process may have written to the directory between two batches."""
         self._recent.clear()
-        self._read_anew()
+        self._restart_read()
 
     def close(self) -> None:
         self._read.abort()
         self._env.close()
 
-    def _read_anew(self) -> None:
+    def _restart_read(self) -> None:
         self._read.abort()
         self._start_reading()
 
@@ -227,7 +227,7 @@ class LmdbEngine:
                 except lmdb.MapFullError:
                     self._grow()
             self._fill_up()
-            self._read_anew()
+            self._restart_read()
         except lmdb.MapResizedError as error:
             raise self._overtaken() from error
         except lmdb.Error as error:
@@ -309,7 +309,7 @@ class LmdbEngine:
                 file.truncate(size)
 
     def _overtaken(self) -> InvalidStateStoreError:
-        return InvalidStateStoreError(f"another process has written to {self.directory}: call renew() and start anew")
+        return InvalidStateStoreError(f"another process has written to {self.directory}: call renew() and start again")
 
     def _failure(self, error: Exception) -> StreamsError:
         if isinstance(error, lmdb.DiskError):

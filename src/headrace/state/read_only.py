@@ -70,7 +70,7 @@ class ReadOnly:
         else:
             reads = ", ".join(sorted(self._reads))
             raise AttributeError(f"store {self.name!r} has no {method!r} (to read it has: {reads})")
-        if method != "approximate_size":  # a property of the store, read anew each time
+        if method != "approximate_size":  # a property of the store, read again each time
             setattr(self, method, found)
         return found
 

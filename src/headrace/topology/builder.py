@@ -1,6 +1,7 @@
-"""A topology that is being put together: nodes, edges, stores and topics are added one by one, and checked.
+"""The Processor API: `Topology` takes sources, processors, stores and sinks one by one, and checks each.
 
-Topology: nodes put together by hand. This is Kafka Streams' Processor API; the DSL ends here too.
+`Assembly` holds the nodes, edges, stores and topics that were added, and makes the frozen `Graph` of them. The DSL adds
+its nodes to an `Assembly`, too.
 """
 
 from __future__ import annotations

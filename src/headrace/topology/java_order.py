@@ -1,7 +1,7 @@
-"""The order in which Java's collections give their elements: Kafka Streams' descriptions show it.
+"""The iteration order of Java's collections, which Kafka Streams' descriptions show.
 
-A `HashSet` goes by hash code. A `TreeSet` is sorted, but Kafka Streams sorts nodes by a size that grows while they are
-added, so its order depends on the sizes at the moment of adding and on the shape of the tree: a red-black one.
+A `HashSet` iterates by hash code. A `TreeSet` is sorted, but Kafka Streams sorts nodes by a size that grows while nodes
+are added. So the order depends on the sizes at the time of each addition, and on the shape of the red-black tree.
 """
 
 from __future__ import annotations

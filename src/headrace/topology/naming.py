@@ -1,6 +1,6 @@
-"""The names that Kafka Streams would give: a prefix and a number that counts everything that wants a name.
+"""The names that Kafka Streams generates: a prefix, and a number that counts all operators and stores.
 
-A number is used up also where the user gave a name, so that naming one operator does not rename the ones after it.
+An operator that the user named takes a number, too, so that naming one operator does not rename those after it.
 """
 
 from __future__ import annotations

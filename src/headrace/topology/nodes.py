@@ -1,17 +1,12 @@
-"""The shapes of users' functions inside a topology: the DSL has brought them into these.
+"""Every kind of node of a topology, as frozen data. `runtime/operators` has what a node does.
 
-Serdes that are known only in part while a topology is built.
+The module begins with the types of users' functions, in the shape that the DSL gives them, and with serdes that are
+known only in part: the defaults of the configuration are not known while a topology is built, so a node holds a
+description of a serde that wraps another one, and the runtime makes the serde. None in a description is the default.
 
-The defaults of the configuration are not known yet, so a serde that wraps another one is noted down as what it is to
-be; the runtime makes the real serde. None inside means: the default.
-
-The nodes of tables, and of joins of tables; see `nodes.py`.
-
-Every kind of node, as data; what a node does is in `runtime/operators`.
-
-A stream node passes plain values on. A table node passes changes on: `(new, old, is_latest)`, where the old value is
-there only if `send_old` (somebody below subtracts it). A table node with a `store` keeps its values there; one without
-can still be looked up, by way of its parents' values.
+A stream node forwards values. A table node forwards changes, `(new, old, is_latest)`; the old value is there only if
+`send_old`, which a node below needs to subtract it. A table node with a `store` keeps its values there; the value of a
+node without one is computed from its parents' values.
 """
 
 from __future__ import annotations
