@@ -1,4 +1,4 @@
-"""Every file and function that docs/tour.md names exists, and the journey is short."""
+"""Every file and function that docs/tour.md and CONTRIBUTING.md name exists."""
 
 import ast
 import re
@@ -31,7 +31,7 @@ def test_what_a_page_names_exists(page, place):
     assert not name or name in defined(path), f"{page} names {name}, which {file} does not define"
 
 
-def test_the_journey_has_at_most_eight_stops():
+def test_the_stops_are_numbered():
     stops = re.findall(r"^\| (\d+) \|", PAGES["docs/tour.md"], re.MULTILINE)
     assert stops == [str(i + 1) for i in range(len(stops))]
-    assert 0 < len(stops) <= 8
+    assert stops

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -20,6 +21,7 @@ from headrace.cli.options import Target, load_application
 from headrace.cli.output import CommandError, UsageError, print_note, stderr
 from headrace.cli.standby import Serve, run_standby
 from headrace.clients import Admin, Producer
+from headrace.config.parsing import Trigger
 from headrace.dsl.builder import StreamsBuilder
 from headrace.errors import StreamsError
 from headrace.query.client import Client
@@ -38,6 +40,9 @@ def run(
     once: Annotated[bool, typer.Option("--once", help="Process what is in the log, then stop.")] = False,
     standby: Annotated[bool, typer.Option("--standby", help="Wait to take over from the running instance.")] = False,
     master: Annotated[str | None, typer.Option(help="local[4], spark://HOST:7077, yarn, k8s://…")] = None,
+    trigger: Annotated[
+        Trigger | None, typer.Option(help="What runs a batch: slots that stay alive, or a Spark job.")
+    ] = None,
     application_id: Annotated[str | None, typer.Option(help="The application id. Only with a Topology.")] = None,
     log: Annotated[str | None, typer.Option(help="The log. Only with a Topology.", envvar="HEADRACE_LOG")] = None,
     checkpoint: Annotated[str | None, typer.Option(help="The checkpoint. Only with a Topology.")] = None,
@@ -66,6 +71,8 @@ def run(
         "--set": settings,
     }
     app = load_application(target, options, ignored={"--log"})  # HEADRACE_LOG may be set for other commands
+    if trigger is not None:
+        app.setup = replace(app.setup, config=replace(app.setup.config, processing_trigger=trigger))
     start_spark(app, master, verbose=verbose)
     logging.getLogger("headrace.app").setLevel(logging.CRITICAL)  # the command prints the error that stops it
     if once:
