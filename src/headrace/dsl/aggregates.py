@@ -1,4 +1,8 @@
-"""How aggregates of grouped streams and tables become nodes and stores, below a repartition where one is needed."""
+"""Aggregates of grouped streams and tables: their nodes, stores and repartitions.
+
+`grouped`, `windowed` and `cogrouped` call `aggregate_stream`, `aggregate_table` and `aggregate_windows`. These add
+steps to the DSL's graph and return the `Place` of the resulting table.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +30,7 @@ from headrace.topology.nodes import ChangeOf, Node, SerdeLike, SessionAggregate,
 
 @dataclass(eq=False, slots=True)
 class Group:
-    """Records by key. `topic` is the user's name for the repartition topic; all aggregates of the group share it."""
+    """A grouped stream or table. All its aggregates share the repartition topic `topic`, if the user named one."""
 
     place: Place
     rekeyed: bool
@@ -34,14 +38,14 @@ class Group:
     repartition: Step | None = None
 
     def store_for_count(self, store: StoreOption[Any, Any], value: SerdeLike | None) -> Materialized:
-        """The store of a count. For a Materialized without a name Kafka Streams takes one more number."""
+        """Returns the store of a count. Like Kafka Streams, a Materialized without a name uses up one more number."""
         if isinstance(store, Materialized) and store.name is None:
             self.place.draft.names.store("KSTREAM-AGGREGATE-")
         return materialized(store, value=value)
 
 
 def aggregate_stream(group: Group, node: Node, given: Materialized, spec: StoreSpec, grace: int | None = None) -> Place:
-    """A table that aggregates a grouped stream."""
+    """Adds a table that aggregates a grouped stream."""
     draft, parent, sources = group.place.draft, group.place.step, group.place.sources
     if group.rekeyed:
         parent = repartitioned(group, spec.name)
@@ -52,7 +56,7 @@ def aggregate_stream(group: Group, node: Node, given: Materialized, spec: StoreS
 
 
 def repartitioned(group: Group, store: str) -> Step:
-    """The repartition of the group. Its topic is named after the store, unless the user named it."""
+    """Adds the repartition of the group. Its topic is named after the store, unless the user named it."""
     place = group.place
     step = repartition(place.draft, group.topic or store, place.key, place.value)
     if group.repartition is None or group.topic is None:
@@ -61,7 +65,7 @@ def repartitioned(group: Group, store: str) -> Step:
 
 
 def aggregate_table(group: Group, node: Node, given: Materialized, spec: StoreSpec, names: tuple[str, str]) -> Place:
-    """A table that aggregates a grouped table: old values are subtracted, new ones added."""
+    """Adds a table that aggregates a grouped table: old values are subtracted, new values added."""
     place, (sink, source) = group.place, names
     topic = (group.topic or spec.name) + SUFFIX
     if group.repartition is None or group.topic is None:
@@ -94,7 +98,7 @@ def aggregate_windows(
     given: Materialized,
     names: tuple[str, str],
 ) -> Place:
-    """A windowed table that aggregates a grouped stream; `names` are those of the store and of the node."""
+    """Adds a windowed table that aggregates a grouped stream. `names` are those of the store and of the node."""
     store, name = names
     spec = window_store(given, store, windows, emit)
     node = window_node(name, store, windows, f, on_close=emit is EmitStrategy.ON_WINDOW_CLOSE)
@@ -113,7 +117,7 @@ def window_node(name: str, store: str, windows: AnyWindows, f: WindowedFunctions
 
 
 def grace_until_close(windows: AnyWindows) -> int:
-    """How long after its end a window closes: a session may go on for its gap."""
+    """Returns how long after its end a window closes. A session can still be extended during its gap."""
     return windows.gap + windows.grace if isinstance(windows, SessionWindows) else windows.grace
 
 
@@ -142,7 +146,7 @@ def sum_of_counts(key: Any, one: int, other: int) -> int:
 
 
 def adding(reduce: Function) -> Function:
-    """A reducer as an aggregator that starts from nothing."""
+    """Turns a reducer into an aggregator whose first value is the first record's."""
 
     def run(key: Any, value: Any, so_far: Any) -> Any:
         return value if so_far is None else reduce(so_far, value)
@@ -151,7 +155,7 @@ def adding(reduce: Function) -> Function:
 
 
 def merging(reduce: Function) -> Function:
-    """A reducer as a merger of sessions."""
+    """Turns a reducer into a merger of sessions."""
 
     def run(key: Any, one: Any, other: Any) -> Any:
         return other if one is None else reduce(one, other)

@@ -1,4 +1,4 @@
-"""How joins become nodes, stores and repartitions: stream with stream, with table, with global table; table with table.
+"""Joins, as nodes, stores and repartitions: stream with stream, table or global table; table with table.
 
 A foreign-key join sends messages. The left side subscribes, through a topic, to the right row that its foreign key
 names. The right side keeps the subscriptions and answers, through another topic, now and whenever that row changes.
@@ -52,7 +52,7 @@ JoinKind = Literal["inner", "left", "outer"]
 
 @dataclass(frozen=True, slots=True)
 class JoinOptions:
-    """The options of a stream's join. Each kind of join has some of them."""
+    """The options of a stream's join. Each kind of join accepts some of them."""
 
     windows: JoinWindows | None = None
     grace: int | timedelta | None = None
@@ -70,21 +70,21 @@ class JoinOptions:
             valid_name(self.name)
 
     def check(self, other: str, *allowed: str) -> None:
-        """Raises a TypeError for an option that this kind of join does not have."""
+        """Raises a TypeError for an option that this kind of join does not accept."""
         for option in fields(self):
             if option.name not in allowed and getattr(self, option.name) is not None:
                 raise TypeError(f"a join with {other} has no {option.name}=, only {', '.join(sorted(allowed))}")
 
 
 class Side(NamedTuple):
-    """A stream that is joined; `rekeyed` streams need a repartition."""
+    """One side of a join. A `rekeyed` stream needs a repartition."""
 
     place: Place
     rekeyed: bool
 
 
 def repartitioned(side: Side, name: str, key: SerdeLike | None, value: SerdeLike | None) -> Place:
-    """A side of a join, partitioned by its keys. Joins that are not named share the topic of a stream."""
+    """Repartitions a side of a join if its keys have changed. Joins without a name share the repartition."""
     place = replace(
         side.place, key=side.place.key if key is None else key, value=side.place.value if value is None else value
     )
@@ -99,7 +99,7 @@ def repartitioned(side: Side, name: str, key: SerdeLike | None, value: SerdeLike
 
 # -------------------------------------------------------------------------------------------- stream with stream
 class _Names(NamedTuple):
-    """The nodes of a join of two streams; the generated names live on in its stores."""
+    """The names of the nodes and stores of a join of two streams. Stores keep the generated names of their nodes."""
 
     left_window: str
     right_window: str
@@ -112,7 +112,7 @@ class _Names(NamedTuple):
 
 
 def with_stream(mine: Side, theirs: Side, joiner: Function, kind: JoinKind, options: JoinOptions) -> Place:
-    """The place of the joined records of two streams."""
+    """Adds a join of two streams; returns the place of the joined records."""
     options.check("a stream", "windows", "store", "key", "value", "other_value", "name")
     windows, name = options.windows, options.name
     if not isinstance(windows, JoinWindows):
@@ -195,7 +195,7 @@ def _buffer(name: str, key: SerdeLike | None, value: SerdeLike | None, given: Ma
 
 # --------------------------------------------------------------------------------------------- stream with table
 def with_table(mine: Side, table: Place, joiner: Function, kind: JoinKind, options: JoinOptions) -> Place:
-    """The place of a stream's records, joined with the rows of a table."""
+    """Adds a join of a stream with a table; returns the place of the joined records."""
     options.check("a table", "grace", "key", "value", "name")
     stream = repartitioned(mine, options.name or mine.place.name, options.key, options.value)
     sources = stream.draft.copartition(stream.sources, table.sources)
@@ -213,7 +213,7 @@ def with_table(mine: Side, table: Place, joiner: Function, kind: JoinKind, optio
 
 
 def with_global_table(mine: Side, store: str, joiner: Function, kind: JoinKind, options: JoinOptions) -> Place:
-    """The place of a stream's records, joined with the rows of a global table."""
+    """Adds a join of a stream with a global table; returns the place of the joined records."""
     options.check("a global table", "on", "name")
     if options.on is None:
         raise TypeError("a join with a global table needs on=, a function that gives the key to look up")
@@ -227,7 +227,7 @@ def with_global_table(mine: Side, store: str, joiner: Function, kind: JoinKind, 
 def join_tables(
     left: Place, right: Place, joiner: Function, kind: JoinKind, store: StoreOption[Any, Any], name: str | None
 ) -> tuple[Place, str | None]:
-    """The joined table, and the name of its store if it has one."""
+    """Adds a join of two tables; returns the place of the result, and the name of its store if it has one."""
     draft = left.draft
     spec, key, value = result_store(left, store)
     merge = TableJoinMerge(left.named(name, "KTABLE-MERGE-"), None if spec is None else spec.name)
@@ -261,7 +261,7 @@ def join_tables(
 def result_store(
     left: Place, store: StoreOption[Any, Any]
 ) -> tuple[StoreSpec | None, SerdeLike | None, SerdeLike | None]:
-    """The store of a joined table, and its serdes; a Materialized makes one also without a name."""
+    """Returns the store of a joined table, and its serdes. A Materialized without a name has a store, too."""
     if store is None:
         return None, left.key, None
     given = with_serdes(materialized(store), left.key, None)
@@ -277,7 +277,7 @@ PROCESSOR = f"{PREFIX}SUBSCRIPTION-PROCESSOR-"
 
 @dataclass(frozen=True, slots=True)
 class ForeignKeyJoin:
-    """A join of left rows with the right rows that their foreign keys name; `on` returns the foreign key of a row."""
+    """A join of left rows with the right rows that their foreign keys name. `on` returns the foreign key of a row."""
 
     left: Place
     right: Place
@@ -297,14 +297,14 @@ class ForeignKeyJoin:
 
 
 def join_on_foreign_key(join: ForeignKeyJoin) -> tuple[Place, str]:
-    """The joined table, and the name of its store."""
+    """Adds a foreign-key join; returns the place of the result, and the name of its store."""
     send_old(join.right.step, keep=True)
     send_old(join.left.step, keep=True)
     return _resolve(join, _answer(join, _subscribe(join)))
 
 
 def _subscribe(join: ForeignKeyJoin) -> Step:
-    """Subscriptions leave for the right side; returns the source that reads them there."""
+    """Sends subscriptions to the right side; returns the source that reads them there."""
     left, right, draft = join.left, join.right, join.left.draft
     topic = join.named(REGISTRATION, "-subscription-registration") + "-topic"
     node = join.named(REGISTRATION, "-subscription-registration-processor")
@@ -320,7 +320,7 @@ def _subscribe(join: ForeignKeyJoin) -> Step:
 
 
 def _answer(join: ForeignKeyJoin, subscriptions: Step) -> Step:
-    """The right side answers; returns the source that reads the answers on the left side."""
+    """Answers subscriptions on the right side; returns the source that reads the answers on the left side."""
     left, right, draft = join.left, join.right, join.left.draft
     store = join.named(f"{PREFIX}SUBSCRIPTION-STATE-STORE-", "-subscription-store")
     kept = store_serde(right.key), store_serde(SubscriptionOf(left.key))
@@ -341,7 +341,7 @@ def _answer(join: ForeignKeyJoin, subscriptions: Step) -> Step:
 
 
 def _resolve(join: ForeignKeyJoin, answers: Step) -> tuple[Place, str]:
-    """Answers meet the left rows that asked."""
+    """Joins the answers with the left rows that subscribed."""
     left, draft = join.left, join.left.draft
     sources = draft.copartition(left.sources, frozenset({answers.name}))
     looked_up = stores_to_look_up(left.step)

@@ -1,4 +1,8 @@
-"""Steps become nodes: the DSL's graph is written into an assembly, in the order in which things were said."""
+"""Lowers the DSL's graph to nodes: `write_all` writes every step into an `Assembly`, from which a topology is built.
+
+The order of the steps decides the order of the nodes, and with it the text of `describe()`, which equals that of Kafka
+Streams.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +31,7 @@ from headrace.topology.nodes import Filter, PassThrough, Sink, Source, StreamTab
 
 
 def write_all(draft: LogicalGraph) -> Assembly:
-    """Write every step after its parents; of those that are ready, the one first that was said first."""
+    """Writes every step after its parents; among steps whose parents are written, the one that was added first."""
     assembly = Assembly()
     written = {draft.root}
     ready: list[tuple[int, int, Step]] = []
@@ -49,6 +53,7 @@ def write_all(draft: LogicalGraph) -> Assembly:
 
 
 def write(step: Step, assembly: Assembly) -> None:
+    """Writes the nodes of one step."""
     parents = tuple(parent.name for parent in step.parents)
     match step.what:
         case Root():
@@ -88,7 +93,7 @@ def write_operator(operate: Operate, parents: tuple[str, ...], assembly: Assembl
 
 
 def reaches_back(spec: StoreSpec, grace: int, join: str) -> None:
-    """A join with grace looks the table up as of the past."""
+    """Raises an error unless the store keeps versions for the grace: the join looks up the table as of the past."""
     history = spec.kind.history if isinstance(spec.kind, VersionedKind) else None
     if history is None:
         raise ValueError(

@@ -1,4 +1,7 @@
-"""Optimizations of the DSL's graph, one function each, and the rewriting that is always done."""
+"""Optimizations of the DSL's graph, one function each, and the rewrites that every build makes.
+
+`optimize` changes the graph in place, before `lowering`. The names of the optimizations are those of Kafka Streams.
+"""
 
 from __future__ import annotations
 
@@ -36,10 +39,9 @@ def optimizations(asked: bool | str | Iterable[str] | None) -> frozenset[str]:
 
 
 def optimize(draft: LogicalGraph, asked: frozenset[str]) -> None:
-    """Rewrite the draft.
+    """Rewrites the graph.
 
-    The state of a table is in the checkpoint whether or not its topic could serve as its changelog, so reusing source
-    topics changes nothing here.
+    Reusing source topics as changelogs changes nothing: the state of a table is in the checkpoint.
     """
     merge_sources(draft)
     if MERGE_REPARTITIONS in asked:
@@ -51,7 +53,7 @@ def optimize(draft: LogicalGraph, asked: frozenset[str]) -> None:
 
 # --------------------------------------------------------------------------------------------------------- always
 def merge_sources(draft: LogicalGraph) -> None:
-    """Streams of the same topics, or of the same pattern, are read once."""
+    """Merges the sources of streams that read the same topics or the same pattern."""
     by_topic: dict[str, tuple[Step, Source]] = {}
     by_pattern: dict[re.Pattern[str], tuple[Step, Source]] = {}
     for step in list(draft.root.children):
@@ -84,12 +86,12 @@ def merge_into(first: Step, read: Source, step: Step, source: Source, draft: Log
 
 
 def replace_source(draft: LogicalGraph, old: str, new: str) -> None:
-    """In the groups of sources that must be co-partitioned."""
+    """Replaces a source in the groups of sources that must be co-partitioned."""
     draft.copartitioned = [group - {old} | {new} if old in group else group for group in draft.copartitioned]
 
 
 def drop_null_keys(draft: LogicalGraph) -> None:
-    """Records without key do not travel through a repartition, unless a left or outer join below lets them pass."""
+    """Makes repartitions drop records without a key, unless a left or outer join below needs them."""
     steps = draft.root.downward()
     above_joins = {above for step in steps if step.needs_null_keys for above in step.upward() if above is not step}
     for step in steps:
@@ -99,7 +101,7 @@ def drop_null_keys(draft: LogicalGraph) -> None:
 
 # ------------------------------------------------------------------------------------------------- repartitions
 def merge_repartitions(draft: LogicalGraph) -> None:
-    """Repartition once, right after the step that changes keys, instead of once for every operator that needs it."""
+    """Repartitions once, right after the step that changes keys, instead of once for every operator that needs it."""
     move_causes_down_to_merges(draft)
     for cause, replaced in list(draft.rekeyed.items()):
         if not replaced:
@@ -116,7 +118,7 @@ def merge_repartitions(draft: LogicalGraph) -> None:
 
 
 def reroute(step: Step, cause: Step, single: Step) -> None:
-    """Take a repartition out, and let what leads to it start at the single one."""
+    """Removes a repartition, and moves the branch that led to it below the single one."""
     branch = step.nearest(lambda s: cause in s.parents)
     if branch is None:
         raise TopologyError(
@@ -135,7 +137,7 @@ def reroute(step: Step, cause: Step, single: Step) -> None:
 
 
 def move_causes_down_to_merges(draft: LogicalGraph) -> None:
-    """Where streams with changed keys merge, one repartition after the merge is enough."""
+    """Repartitions after a merge instead of before it, if all merged streams with changed keys need one."""
     found: dict[Step, list[Step]] = {}
     for merge in draft.merges:
         found[merge] = [
@@ -159,7 +161,7 @@ def first_known(serdes: Iterable[SerdeLike | None]) -> SerdeLike | None:
 
 # ---------------------------------------------------------------------------------------------------- self-joins
 def rewrite_self_joins(draft: LogicalGraph) -> None:
-    """A stream joined with itself needs one store."""
+    """Rewrites a join of a stream with itself to use one store."""
     for step in draft.root.downward():
         if isinstance(step.what, JoinStreams) and len(step.parents) == 1 and not step.what.is_self_join:
             (parent,) = step.parents

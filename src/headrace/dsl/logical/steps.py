@@ -1,6 +1,7 @@
-"""The steps of the DSL. A step becomes one node or several; `what` it is says which.
+"""The steps of the DSL's graph. A call of the DSL adds a `Step`, and `lowering` turns each step into nodes.
 
-It also knows what optimization wants to know: whether it changes keys or values, where streams merge, when it was said.
+`Step.what` says which nodes a step becomes. The other fields of a step are for the optimizations: whether it changes
+keys or values, whether it merges streams, and in which order the steps were added.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from headrace.topology.nodes import (
 
 @dataclass(frozen=True, slots=True)
 class Root:
-    """Above all sources."""
+    """The parent of all sources."""
 
 
 @dataclass(slots=True)
@@ -56,7 +57,7 @@ class AddStore:
 
 @dataclass(slots=True)
 class Operate:
-    """One node with the stores that are its own, and the names of stores that it uses besides."""
+    """One node, with the stores that it owns and the names of other stores that it uses."""
 
     node: Node
     stores: tuple[StoreSpec, ...] = ()
@@ -70,17 +71,17 @@ class Write:
 
 @dataclass(slots=True)
 class Repartition:
-    """Through a topic of its own to the partition of the new key; the step's name is that of the source."""
+    """Sends records to the partition of their new key, through an internal topic. The step has the source's name."""
 
     topic: str
     sink: str
-    filter: str | None  # the node that holds back records without key; None in a grouped table
+    filter: str | None  # the node that drops records without a key; None for a grouped table
     key: SerdeLike | None
     value: SerdeLike | None
     partitioner: Partitioner | None = None
     partitions: int | None = None
-    mergeable: bool = False  # optimization may make one topic of several
-    drops_null_keys: bool = False  # set when all is known: nobody below needs them
+    mergeable: bool = False  # optimization may merge its topic with others
+    drops_null_keys: bool = False  # set by `drop_null_keys`: no step below needs them
 
 
 @dataclass(slots=True)
@@ -89,7 +90,7 @@ class JoinStreams:
     right: StreamJoin
     merge: PassThrough
     with_itself: SelfJoin
-    left_window: str  # the nodes that keep the records of each side
+    left_window: str  # the nodes that store the records of each side
     right_window: str
     left_spec: StoreSpec
     right_spec: StoreSpec
@@ -104,7 +105,7 @@ class JoinTables:
     merge: TableJoinMerge
     left_table: Step
     right_table: Step
-    left_stores: tuple[str, ...]  # what looking the left table up needs
+    left_stores: tuple[str, ...]  # the stores that a lookup in the left table needs
     right_stores: tuple[str, ...]
     spec: StoreSpec | None
 
@@ -124,10 +125,10 @@ class Step:
     changes_key: bool = False
     changes_value: bool = False
     merges: bool = False
-    needs_null_keys: bool = False  # a join that lets records without key pass
+    needs_null_keys: bool = False  # a join that passes on records without a key
     grace: int | None = None  # of the windows that it aggregates
-    versioned: bool | None = None  # whether the table it gives is versioned; None: as the tables above
-    sends_old: bool = False  # somebody below wants the old values
+    versioned: bool | None = None  # whether its table is versioned; None: like the tables above
+    sends_old: bool = False  # a step below needs the old values
     for_joins: Step | None = None  # the repartition that joins of this stream share
 
     def __repr__(self) -> str:
@@ -142,11 +143,11 @@ class Step:
         child.parents.pop(self, None)
 
     def nearest(self, wanted: Callable[[Step], bool]) -> Step | None:
-        """This step or the first one above it, depth first, that is wanted."""
+        """Returns this step or the first step above it, depth first, for which `wanted` is true."""
         return next((step for step in self.upward() if wanted(step)), None)
 
     def downward(self) -> list[Step]:
-        """All steps below, each once."""
+        """Returns all steps below, each once."""
         seen: dict[Step, None] = {}
         todo: list[Step] = [self]
         while todo:
@@ -157,6 +158,7 @@ class Step:
         return list(seen)
 
     def upward(self) -> Iterator[Step]:
+        """Yields this step and all steps above it, depth first, each once."""
         seen: set[Step] = set()
         todo: list[Step] = [self]
         while todo:
