@@ -25,7 +25,7 @@ from headrace.query.queries import Position, Query, QueryResult
 from headrace.query.status import ApplicationReport, SampledRecord, format_samples
 from headrace.spark.application_state import QueryStoppedError, State, ended_by_signals
 from headrace.spark.changelogs import write_changelogs
-from headrace.spark.job import Setup, absolute, configuration, log_address, remove_old_state, state_directory
+from headrace.spark.job import Setup, absolute, log_address, make_config, remove_old_state, state_directory
 from headrace.spark.stats import ApplicationStats
 from headrace.state.protocols import (
     KeyValueStore,
@@ -112,7 +112,7 @@ class Application:
     ) -> None:
         if not isinstance(topology, Topology):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise TypeError(f"Application needs a Topology, as builder.build() makes it, not {topology!r}")
-        settings = configuration(
+        settings = make_config(
             application_id, config, options,
             guarantee=guarantee, commit_interval=commit_interval, trigger=trigger,
         )  # fmt: skip
@@ -335,7 +335,7 @@ class Application:
         end = None if timeout is None else time.monotonic() + timeout / 1000
         while not over():
             run = self._running()
-            if run.wait(run.settled, 0.02):
+            if run.wait(run.is_settled, 0.02):
                 return
             if end is not None and time.monotonic() > end:
                 raise StreamsError(f"{self.application_id} did not settle in {timeout} ms")
@@ -351,7 +351,7 @@ class Application:
 
         The application must not be running. `told` is called with every partition that is done.
         """
-        return write_changelogs(self.setup, dry_run=dry_run, told=told)
+        return write_changelogs(self.setup, dry_run=dry_run, on_export=told)
 
     # --------------------------------------------------------------------------------------------- reading the state
     @overload

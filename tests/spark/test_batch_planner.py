@@ -1,4 +1,4 @@
-"""Which ranges of the log a batch reads."""
+"""The planner: which ranges of the log a batch reads."""
 
 from __future__ import annotations
 
@@ -46,11 +46,11 @@ def planned(folder: Path, at_most: int, *, sizes: dict[str, int] | None = None, 
         carried=[],
         due=[],
         stream_time=-1,
-        spoilt=[],
+        damaged=[],
         sizes=sizes or {},
     )
     try:
-        return Planner(job, log).ends(control)
+        return Planner(job, log).plan_ends(control)
     finally:
         log.close()
 
@@ -100,10 +100,10 @@ def test_a_task_waits_for_partitions_without_records_as_long_as_it_may(tmp_path:
             log.create_topic(topic, 1)
         planner = Planner(job, log, lambda: now)
         positions = [(topic, 0, 0) for topic in ("alone", "searches", "views")]
-        control = Control(number=0, positions=positions, versions=[], carried=[], due=[], stream_time=-1, spoilt=[])
+        control = Control(number=0, positions=positions, versions=[], carried=[], due=[], stream_time=-1, damaged=[])
 
         def topics_read() -> list[str]:
-            return [topic for topic, *_ in planner.ends(control)]
+            return [topic for topic, *_ in planner.plan_ends(control)]
 
         for topic in ("views", "alone"):
             log.append([(TopicPartition(topic, 0), Records([b"k"], [b"v"], [1]))])

@@ -18,7 +18,7 @@ from headrace.model.ids import TaskId, TopicPartition
 from headrace.plan.partition_counts import partition_counts, task_counts
 from headrace.plan.subtopologies import plan
 from headrace.runtime.task import Task, TaskEnvironment
-from headrace.spark.changelogs import await_leaving, found_changelogs, take_over
+from headrace.spark.changelogs import await_empty_group, fill_stores, find_changelogs
 from headrace.spark.job import Job
 from headrace.state.engine import MemoryEngine, Version
 
@@ -65,12 +65,12 @@ def read(log: Log, topic: str = "in", offset: int = 3) -> dict[TopicPartition, i
 
 def test_who_goes_on_from_a_group_gets_its_state(log: Log):
     written(log, "app-counts-changelog", (b"a", bytes(7) + b"\x05"), (b"b", bytes(8)), (b"b", None))
-    found = found_changelogs(log, job_of(log, count), read(log))
+    found = find_changelogs(log, job_of(log, count), read(log))
     assert found == {"counts": Changelog("app-counts-changelog", (3, 0))}
     job = job_of(log, count, found)
     around = TaskEnvironment(CONFIG, {})
     task = Task(TaskId(0, 0), job.graph, job.nodes_of(0), MemoryEngine(), around, clock=0)
-    take_over(task, job, log)
+    fill_stores(task, job, log)
     assert list(task.state.store("counts").all()) == [("a", (5, 10))]
     assert task.here.stream_time == 12
     result = task.run([], clock=0, version=Version(1, "a"))
@@ -80,17 +80,17 @@ def test_who_goes_on_from_a_group_gets_its_state(log: Log):
 
 def test_who_begins_anew_gets_nothing(log: Log):
     written(log, "app-counts-changelog", (b"a", bytes(8)))
-    assert found_changelogs(log, job_of(log, count), {}) == {}
-    assert found_changelogs(log, job_of(log, count), read(log, "another")) == {}
+    assert find_changelogs(log, job_of(log, count), {}) == {}
+    assert find_changelogs(log, job_of(log, count), read(log, "another")) == {}
 
 
 def test_a_table_whose_topic_is_its_changelog_is_read_as_far_as_the_group_was(log: Log):
     def table(builder: StreamsBuilder) -> None:
         builder.table("in", **TEXTS, store="rows")
 
-    assert found_changelogs(log, job_of(log, table), read(log)) == {"rows": Changelog("in", (3, 0))}
+    assert find_changelogs(log, job_of(log, table), read(log)) == {"rows": Changelog("in", (3, 0))}
     written(log, "app-rows-changelog")
-    assert found_changelogs(log, job_of(log, table), read(log)) == {"rows": Changelog("app-rows-changelog", (0, 0))}
+    assert find_changelogs(log, job_of(log, table), read(log)) == {"rows": Changelog("app-rows-changelog", (0, 0))}
 
 
 def test_what_only_java_understands_is_refused_unless_it_is_empty(log: Log):
@@ -104,9 +104,9 @@ def test_what_only_java_understands_is_refused_unless_it_is_empty(log: Log):
     (buffer,) = (name for name in job.graph.stores if "SUPPRESS" in name)
     written(log, f"app-{buffer}-changelog", (b"k", b"held back"))
     with pytest.raises(StreamsError, match=f"{buffer}.*cannot be taken over.*Let the Java application run until it is"):
-        found_changelogs(log, job, read(log))
+        find_changelogs(log, job, read(log))
     log.append([(TopicPartition(f"app-{buffer}-changelog", 0), Records.from_rows([(b"k", None, 1, ())]))])
-    assert found_changelogs(log, job, read(log)) == {}
+    assert find_changelogs(log, job, read(log)) == {}
 
 
 def test_values_without_a_serde_are_refused(log: Log):
@@ -116,7 +116,7 @@ def test_values_without_a_serde_are_refused(log: Log):
 
     written(log, "app-sums-changelog", (b"k", bytes(8)))
     with pytest.raises(StreamsError, match=r"'sums'.*its values have no serde.*declare one"):
-        found_changelogs(log, job_of(log, summed), read(log))
+        find_changelogs(log, job_of(log, summed), read(log))
 
 
 def test_records_that_java_has_not_processed_are_refused(log: Log):
@@ -127,19 +127,19 @@ def test_records_that_java_has_not_processed_are_refused(log: Log):
     (inner,) = job.graph.internal_topics
     written(log, f"app-{inner}", (b"k", b"1"), (b"k", b"2"))
     with pytest.raises(StreamsError, match="has left 1 records in app-counts-repartition"):
-        found_changelogs(log, job, read(log) | read(log, f"app-{inner}", 1))
-    assert found_changelogs(log, job, read(log) | read(log, f"app-{inner}", 2)) == {}
+        find_changelogs(log, job, read(log) | read(log, f"app-{inner}", 1))
+    assert find_changelogs(log, job, read(log) | read(log, f"app-{inner}", 2)) == {}
 
 
 def test_a_java_application_that_is_still_there_is_waited_for(log: Log):
     log.join("app", "somebody", ["in"], frozenset(), 60_000)
     with pytest.raises(StreamsError, match=r"still running \(somebody\): stop it first"):
-        await_leaving(log, "app", patience=0)
+        await_empty_group(log, "app", patience=0)
     log.leave("app", "somebody")
-    await_leaving(log, "app", patience=0)
+    await_empty_group(log, "app", patience=0)
 
 
 def test_a_changelog_of_another_number_of_partitions_is_refused(log: Log):
     written(log, "app-counts-changelog", partitions=3)
     with pytest.raises(StreamsError, match="has 3 partitions, but 2 tasks have the store 'counts'"):
-        found_changelogs(log, job_of(log, count), read(log))
+        find_changelogs(log, job_of(log, count), read(log))

@@ -1,4 +1,4 @@
-"""The life of an application: its states, pauses, what it refuses, and what happens to it while it runs."""
+"""The lifecycle of an application: its states, pauses, errors at the start, and changes of topics while it runs."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_states_are_kafkas_and_listeners_are_told_of_every_change(place: Place):
 
 def test_an_application_waits_for_its_first_record(place: Place):
     with place.app(copying(), trigger="micro-batch") as app:
-        query = app._running()._host._query  # pyright: ignore[reportOptionalMemberAccess, reportAttributeAccessIssue]
+        query = app._running()._engine._query  # pyright: ignore[reportOptionalMemberAccess, reportAttributeAccessIssue]
         wait_for(app, lambda: query.status["message"] == "Waiting for data to arrive")
         place.send("in", "a")
         app.drain(PATIENCE_MS)

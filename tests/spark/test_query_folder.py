@@ -1,11 +1,11 @@
-"""What a killed driver leaves behind is removed by the next one."""
+"""The folders of killed drivers are removed by the next driver."""
 
 from __future__ import annotations
 
 import subprocess
 import sys
 
-from headrace.spark.application_state import new_folder
+from headrace.spark.application_state import make_query_folder
 
 
 def test_folders_of_processes_that_are_gone_are_removed_and_those_of_others_stay(tmp_path, monkeypatch):
@@ -14,7 +14,7 @@ def test_folders_of_processes_that_are_gone_are_removed_and_those_of_others_stay
     gone.wait()
     (tmp_path / f"headrace-query-{gone.pid}-abc").mkdir()
     (tmp_path / "headrace-query-of-somebody-else").mkdir()
-    first, second = new_folder(), new_folder()
+    first, second = make_query_folder(), make_query_folder()
     assert sorted(folder.name for folder in tmp_path.iterdir()) == sorted(
         [first.name, second.name, "headrace-query-of-somebody-else"]
     )

@@ -1,4 +1,4 @@
-"""What is counted of an attempt at a task, and what all of it adds up to."""
+"""The statistics of an attempt at a task, and those of an application."""
 
 import re
 from dataclasses import replace
@@ -12,7 +12,7 @@ from headrace.model.ids import TaskId, TopicPartition
 from headrace.model.record import Sample
 from headrace.query.metrics import NodeIndex
 from headrace.spark import stats, wire_format
-from headrace.spark.stats import CUT, SHOWN, ApplicationStats, TaskStats, counted
+from headrace.spark.stats import CUT, SHOWN, ApplicationStats, TaskStats, count_by_topic
 
 IN = TopicPartition("lines", 0)
 TASK = TaskId(0, 0)
@@ -28,63 +28,65 @@ def chunks(*sizes, first=0, step=1):
     return found
 
 
-def told(notes, clock, positions, outputs) -> wire_format.Tally:
+def decode_tally(task_stats, clock, positions, outputs) -> wire_format.Tally:
     found = wire_format.decode(
-        notes.tally(Receipt(task=TASK, level=0, number=7, attempt="a", base=None), clock, positions, outputs)
+        task_stats.encode_tally(
+            Receipt(task=TASK, level=0, number=7, attempt="a", base=None), clock, positions, outputs
+        )
     )
     assert isinstance(found, wire_format.Tally)
     return found
 
 
-def noted(some, *, upto, keep=5, clock=100_000):
-    notes = TaskStats([wire_format.Range("lines", 0, 0, sum(len(chunk) for chunk in some), False)], keep)
-    assert list(notes.reading(IN, some)) == some
-    return told(notes, clock, {IN: upto}, [])
+def count_records(some, *, upto, keep=5, clock=100_000):
+    task_stats = TaskStats([wire_format.Range("lines", 0, 0, sum(len(chunk) for chunk in some), False)], keep)
+    assert list(task_stats.observe_chunks(IN, some)) == some
+    return decode_tally(task_stats, clock, {IN: upto}, [])
 
 
 def test_records_are_counted_up_to_where_the_log_was_read():
-    assert noted(chunks(3, 4), upto=7).read == {"lines": 7}
-    assert noted(chunks(3, 4), upto=5).read == {"lines": 5}
-    assert noted(chunks(3, 1), upto=3).read == {"lines": 3}
-    assert noted(chunks(3, step=10), upto=11).read == {"lines": 2}
-    assert noted([], upto=0).read == {"lines": 0}
+    assert count_records(chunks(3, 4), upto=7).read == {"lines": 7}
+    assert count_records(chunks(3, 4), upto=5).read == {"lines": 5}
+    assert count_records(chunks(3, 1), upto=3).read == {"lines": 3}
+    assert count_records(chunks(3, step=10), upto=11).read == {"lines": 2}
+    assert count_records([], upto=0).read == {"lines": 0}
 
 
 def test_of_many_timestamps_some_stand_for_all():
-    few = noted(chunks(3, 4), upto=7, clock=10)
+    few = count_records(chunks(3, 4), upto=7, clock=10)
     assert (few.ages, few.aged) == ([10, 9, 8, 7, 6, 5, 4], 7)
     sizes = [7, 1, 500, 3] * 20
-    many = noted(chunks(*sizes), upto=sum(sizes), clock=sum(sizes))
-    assert stats.AT_MOST / 2 < len(many.ages) <= stats.AT_MOST
+    many = count_records(chunks(*sizes), upto=sum(sizes), clock=sum(sizes))
+    assert stats.MAX_AGES / 2 < len(many.ages) <= stats.MAX_AGES
     assert many.aged == sum(sizes)
     gaps = {before - after for before, after in zip(many.ages, many.ages[1:], strict=False)}
     assert len(gaps) == 1
 
 
 def test_the_last_records_of_each_topic_are_kept_and_long_ones_are_cut():
-    assert [sample.value for sample in noted(chunks(3, 4), upto=6, keep=2).came] == [b"4", b"5"]
-    assert noted(chunks(3, 4), upto=6, keep=0).came == []
-    notes = TaskStats([], 2)
+    assert [sample.value for sample in count_records(chunks(3, 4), upto=6, keep=2).samples_in] == [b"4", b"5"]
+    assert count_records(chunks(3, 4), upto=6, keep=0).samples_in == []
+    task_stats = TaskStats([], 2)
     rows = [("in", 0, n, b"k", b"%d" % n, n, (), None) for n in range(9)]
-    notes.received(([], [*rows, ("other", 0, 1, None, b"x" * (CUT + 1), 5, (), None)]), [])
+    task_stats.add_received(([], [*rows, ("other", 0, 1, None, b"x" * (CUT + 1), 5, (), None)]), [])
     outputs = [("out", None, b"k", b"%d" % n, n, (), None) for n in range(9)]
-    tally = told(notes, 0, {}, outputs)
+    tally = decode_tally(task_stats, 0, {}, outputs)
     assert tally.read == {"in": 9, "other": 1}
-    assert [(some.topic, some.offset, len(some.value or b""), some.cut) for some in tally.came] == [
+    assert [(some.topic, some.offset, len(some.value or b""), some.cut) for some in tally.samples_in] == [
         ("other", -1, CUT, True), ("in", -1, 1, False), ("in", -1, 1, False),
     ]  # fmt: skip
-    assert [(some.partition, some.offset, some.value) for some in tally.went] == [(-1, -1, b"7"), (-1, -1, b"8")]
+    assert [(some.partition, some.offset, some.value) for some in tally.samples_out] == [(-1, -1, b"7"), (-1, -1, b"8")]
 
 
 def test_a_tally_survives_being_bytes():
-    tally = noted(chunks(3), upto=3)._replace(restored=("caught up", 7, 1.5), written={"out": 2})
+    tally = count_records(chunks(3), upto=3)._replace(restored=("caught up", 7, 1.5), written={"out": 2})
     assert wire_format.decode(wire_format.encode(tally)) == tally
 
 
 def test_where_one_topic_is_possible_rows_are_not_looked_at():
-    assert counted([[None, None], [None]], ["out"]) == {"out": 3}
-    assert counted([[], []], ["out"]) == {}
-    assert counted([[("a",), ("b",)], [("a",)]], []) == {"a": 2, "b": 1}
+    assert count_by_topic([[None, None], [None]], ["out"]) == {"out": 3}
+    assert count_by_topic([[], []], ["out"]) == {}
+    assert count_by_topic([[("a",), ("b",)], [("a",)]], []) == {"a": 2, "b": 1}
 
 
 # ------------------------------------------------------------------------------------------------------------- totals
@@ -109,7 +111,7 @@ def totals():
 
 
 def tally(task, read, written, **more):
-    given = {"ages": [], "aged": 0, "restored": None, "came": [], "went": []} | more
+    given = {"ages": [], "aged": 0, "restored": None, "samples_in": [], "samples_out": []} | more
     return wire_format.Tally(task.subtopology, task.partition, f"{task}", read, written, **given)
 
 
@@ -177,13 +179,13 @@ def test_the_last_records_of_a_node_are_shown(totals):
     at = stages(shop())
     task = TaskId(at["shout"], 0)
     for n in range(20):
-        went = [Sample("shouts", -1, -1, b"k", b"%d" % n, n, False)]
-        totals.add([receipt(task)], [tally(task, {}, {}, went=went)], clock=0, now=0)
+        samples_out = [Sample("shouts", -1, -1, b"k", b"%d" % n, n, False)]
+        totals.add([receipt(task)], [tally(task, {}, {}, samples_out=samples_out)], clock=0, now=0)
     assert [sample.timestamp for sample in totals.samples("shout")] == list(range(20 - SHOWN, 20))
     assert totals.samples("unknown") == []
 
 
-def test_how_large_records_are_on_average_is_told():
+def test_a_tally_has_the_average_size_of_records():
     records = Records([b"k", None, b"key"], [b"12345", b"1", None], [1, 2, 3])
-    assert noted([Chunk([0, 1, 2], records)], upto=2).sizes == {"lines": 3}
-    assert noted([], upto=0).sizes == {}
+    assert count_records([Chunk([0, 1, 2], records)], upto=2).sizes == {"lines": 3}
+    assert count_records([], upto=0).sizes == {}

@@ -1,10 +1,9 @@
-"""The states of an application, and the signals that end it.
+"""The lifecycle of an application on the driver: its states, its signals, its heartbeat, and its temporary folder.
 
-Says again and again that an application is alive, whatever else it does.
+`Application` moves through `State`, and stops when `ended_by_signals` sets its event. A `Run` renews the lease of the
+checkpoint with a `Heartbeat`. A micro-batch query keeps its files in the folder that `make_query_folder` makes.
 
-Whether a process of this machine still runs.
-
-The folder of a query: the job, the control file and Spark's own checkpoint, all of which end with the process.
+Nothing in that folder outlives the process: what an application needs to continue is in its checkpoint.
 """
 
 from __future__ import annotations
@@ -25,22 +24,22 @@ from headrace.errors import StreamsError
 
 
 class QueryStoppedError(StreamsError):
-    """Spark has stopped the query: nothing is lost, and it may be started again."""
+    """Spark has stopped the query. Nothing is lost, and the application may start it again."""
 
     retriable = True
 
 
 class OvertakenError(QueryStoppedError):
-    """Retention has removed what was about to be read: where to go on is planned anew."""
+    """Retention has removed records of a range before a task read it. The batch must be planned again."""
 
-    retriable = False  # not in the task, whose range is what it is
+    retriable = False  # a task cannot retry: its range is fixed
 
 
 class State(StrEnum):
     """Kafka Streams' states of an application."""
 
     CREATED = "CREATED"
-    REBALANCING = "REBALANCING"  # taking over the checkpoint, or planning anew for other topics
+    REBALANCING = "REBALANCING"  # taking over the checkpoint, or planning again because the topics have changed
     RUNNING = "RUNNING"
     PENDING_SHUTDOWN = "PENDING_SHUTDOWN"
     NOT_RUNNING = "NOT_RUNNING"
@@ -50,7 +49,7 @@ class State(StrEnum):
 
 @contextmanager
 def ended_by_signals() -> Generator[threading.Event]:
-    """An event that SIGINT and SIGTERM set, where signals can be handled: in the main thread."""
+    """Yields an event that SIGINT and SIGTERM set. Only in the main thread: Python handles no signals in others."""
     over = threading.Event()
 
     def end(number: int, frame: FrameType | None) -> None:
@@ -65,16 +64,16 @@ def ended_by_signals() -> Generator[threading.Event]:
             signal.signal(number, handler)
 
 
-EVERY = 1.0  # seconds; `beat` knows whether it is time to
+EVERY = 1.0  # seconds between calls; `beat` itself decides whether the lease needs renewing
 
 
 class Heartbeat:
-    """Calls `beat` in a thread, until it is stopped or `beat` raises."""
+    """Calls `beat` every second in a thread of its own, until `stop` is called or `beat` raises."""
 
     def __init__(self, beat: Callable[[], None]) -> None:
         self._beat, self._stopped = beat, threading.Event()
         self._failed: Exception | None = None
-        self._thread = threading.Thread(target=self._run, name="headrace heart", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="headrace heartbeat", daemon=True)
         self._thread.start()
 
     def _run(self) -> None:
@@ -86,7 +85,7 @@ class Heartbeat:
                 return
 
     def check(self) -> None:
-        """Raises what stopped it."""
+        """Raises the error of `beat`, if it has raised one."""
         if self._failed is not None:
             raise self._failed
 
@@ -95,23 +94,24 @@ class Heartbeat:
         self._thread.join()
 
 
-def lives(process: int) -> bool:
+def is_alive(process: int) -> bool:
+    """True if a process with this id runs on this machine."""
     try:
         os.kill(process, 0)
     except ProcessLookupError:
         return False
     except PermissionError:
-        pass  # it is somebody else's
+        pass  # it runs, under another user
     return True
 
 
 _NAME = re.compile(r"headrace-query-(\d+)-\w+")
 
 
-def new_folder() -> Path:
-    """A fresh one; those that killed processes have left are removed."""
+def make_query_folder() -> Path:
+    """Makes a new folder for a query, and removes the folders that killed processes have left."""
     for folder in Path(tempfile.gettempdir()).glob("headrace-query-*"):
         found = _NAME.fullmatch(folder.name)
-        if found and not lives(int(found[1])):
+        if found and not is_alive(int(found[1])):
             shutil.rmtree(folder, ignore_errors=True)
     return Path(tempfile.mkdtemp(prefix=f"headrace-query-{os.getpid()}-"))

@@ -1,15 +1,15 @@
-"""The control file: what the driver tells the process that plans batches.
+"""Plans batches: which range of each partition a batch reads, and what each task does with it.
 
-Ranges of the log of which retention has removed something before it was read: never passed over in silence.
+    Control ── Planner.plan_ends ──▶ ends of the ranges ── plan_orders ──▶ orders, by level and slot
 
-What every task is to do in a batch.
+`Control` is the state of the application after the last commit. With the real-time trigger the planner runs in the
+driver. With the micro-batch trigger it runs in a process of Spark's, and the driver writes `Control` to a file for it.
 
-Which records come next: the ranges of the log for a batch.
-
-A task that reads several partitions of the log keeps them in the order of time by itself. One that gets rows from other
-tasks cannot: what it was sent it must take, and if one partition ran ahead of another, the rows of the other would be
-late. So partitions that meet in such a task are planned together: none of them is read past the first record that
-another one has to leave for later.
+A task that reads several partitions of the log aligns them by time itself. A task that also receives rows from other
+tasks cannot: it must process every row it receives, and if one partition ran ahead of another, the rows of the other
+would be late. So partitions that meet in such a task are planned together: none of them is read past the oldest record
+that the batch leaves unread in another one. Offsets that retention removed before a task read them are counted as
+dropped records and logged.
 """
 
 from __future__ import annotations
@@ -29,29 +29,28 @@ from headrace.model.ids import TaskId, TopicPartition
 from headrace.spark import wire_format
 from headrace.spark.application_state import OvertakenError
 from headrace.spark.job import Job
-from headrace.spark.topics import reset_of, starts_by_policy
+from headrace.spark.topics import find_reset, starts_by_policy
 from headrace.spark.wire_format import Range
 
 
 class Control(msgspec.Struct, frozen=True):
-    """Where everything stands after the last batch that was committed."""
+    """The state of the application after the last committed batch, as far as the planner needs it."""
 
     number: int  # of the last manifest
     positions: list[tuple[str, int, int]]  # topic, partition, next offset
     versions: list[tuple[int, int, int, str]]  # stage, partition, number, attempt
-    carried: list[tuple[int, int]]  # tasks for which rows wait
-    due: list[tuple[int, int, int]]  # tasks for which the wall clock has work, and when
+    carried: list[tuple[int, int]]  # tasks that have carried rows
+    due: list[tuple[int, int, int]]  # stage, partition and time of the next wall-clock punctuation
     stream_time: int  # the latest of any task in this run
-    spoilt: list[tuple[int, int]]  # tasks whose state cannot be read any more from the checkpoint
-    paused: bool = False  # no further batch
-    wanted: bool = False  # a batch, though there may be nothing to read
-    commit_requested: bool = (
-        False  # a processor called `context.commit()`: the next batch does not wait for the interval
-    )
-    sizes: dict[str, int] = {}  # bytes of a record, by topic, as far as there have been any
+    damaged: list[tuple[int, int]]  # tasks whose state in the checkpoint is unreadable
+    paused: bool = False  # no further batch begins
+    wanted: bool = False  # a batch must run even if there is nothing to read
+    commit_requested: bool = False  # by `context.commit()`: the next batch does not wait for the interval
+    sizes: dict[str, int] = {}  # average bytes of a record, by topic, if the topic has been read
 
 
 def write_control(path: Path, control: Control) -> None:
+    """Replaces the control file atomically: the planner may be reading it."""
     fresh = path.with_suffix(".new")
     fresh.write_bytes(msgspec.json.encode(control))
     fresh.replace(path)
@@ -61,7 +60,8 @@ def read_control(path: Path) -> Control:
     return msgspec.json.decode(path.read_bytes(), type=Control)
 
 
-def control_of(ledger: Ledger, spoilt: Iterable[TaskId], stream_time: int) -> Control:
+def make_control(ledger: Ledger, damaged: Iterable[TaskId], stream_time: int) -> Control:
+    """Returns the control of a ledger. `damaged` are the tasks whose state in the checkpoint is unreadable."""
     head = ((task, at.version) for task, at in ledger.tasks.items())
     return Control(
         number=ledger.number,
@@ -70,28 +70,32 @@ def control_of(ledger: Ledger, spoilt: Iterable[TaskId], stream_time: int) -> Co
         carried=[(rows.target.subtopology, rows.target.partition) for rows in ledger.carried],
         due=[(t.subtopology, t.partition, at.due) for t, at in ledger.tasks.items() if at.due is not None],
         stream_time=stream_time,
-        spoilt=[(task.subtopology, task.partition) for task in spoilt],
+        damaged=[(task.subtopology, task.partition) for task in damaged],
     )
 
 
 _log = logging.getLogger(__name__)
 
 
-def chunks_of(log: Log, job: Job, range_: Range) -> Iterator[Chunk]:
-    """What is in a range; if it is not there any more, where to go on is planned anew, or it is an error."""
+def read_range(log: Log, job: Job, range_: Range) -> Iterator[Chunk]:
+    """Reads a range of the log.
+
+    If retention has removed its start, the error is an `OvertakenError`, which has the batch planned again from where
+    the reset policy says; with the policy "none" it is the log's own error.
+    """
     topic, partition, start, end, more, _ = range_
     try:
         yield from log.read(TopicPartition(topic, partition), start, end, topic_id=job.topics.get(topic), has_more=more)
     except OffsetOutOfRangeError as error:
-        reset = reset_of(job.graph, job.config, topic)
+        reset = find_reset(job.graph, job.config, topic)
         if reset == "none":
             error.add_note("auto.offset.reset is none, so nothing says where to go on: `headrace reset` can.")
             raise
         raise OvertakenError(f"{error}. It goes on where auto.offset.reset ({reset}) says") from error
 
 
-def with_lost(ranges: Sequence[Range], dropped: Mapping[str, int]) -> dict[str, int]:
-    """What was left out by reason, with the offsets that were gone before anybody read them."""
+def count_lost_offsets(ranges: Sequence[Range], dropped: Mapping[str, int]) -> dict[str, int]:
+    """Adds the lost offsets of the ranges to the dropped records, under the reason "retention", and logs them."""
     found = dict(dropped)
     for topic, partition, start, _, _, lost in ranges:
         if lost:
@@ -101,7 +105,7 @@ def with_lost(ranges: Sequence[Range], dropped: Mapping[str, int]) -> dict[str, 
     return found
 
 
-def ordered(
+def plan_orders(
     job: Job,
     control: Control,
     number: int,
@@ -109,19 +113,19 @@ def ordered(
     ends: Iterable[tuple[str, int, int, int, bool]],
     slot_of: Callable[[TaskId], int] | None = None,
 ) -> dict[tuple[int, int], bytes]:
-    """The orders of a batch, packed, by level and slot; without `slot_of` the slots are those that the job says."""
+    """Returns the encoded orders of a batch by level and slot. `slot_of` replaces the job's own assignment of tasks."""
     slot_of = slot_of or job.slot_of
     versions = {(stage, partition): (at, attempt) for stage, partition, at, attempt in control.versions}
     positions = {(topic, partition): offset for topic, partition, offset in control.positions}
-    carried, ranges = set(control.carried), ranges_of(job, ends, positions)
+    carried, ranges = set(control.carried), find_ranges(job, ends, positions)
     shared = job.config.stream_time_scope == "application"
     due = {(stage, partition) for stage, partition, when in control.due if when <= clock}
     by_place: dict[tuple[int, int], list[wire_format.Order]] = {}
     for task in job.all_tasks():
         base = versions.get(task)
-        first = base is None  # schedules begin with the application, not with the first record
+        first = base is None  # punctuations are scheduled at the start of the application, not at the first record
         order = wire_format.Order(
-            *task, base, ranges.get(task, []), task in carried, first or shared or task in due, task in control.spoilt
+            *task, base, ranges.get(task, []), task in carried, first or shared or task in due, task in control.damaged
         )
         by_place.setdefault((job.level_of(task), slot_of(task)), []).append(order)
     seen = versions.get((job.global_stage, 0))
@@ -133,10 +137,10 @@ def ordered(
     }
 
 
-def ranges_of(
+def find_ranges(
     job: Job, ends: Iterable[tuple[str, int, int, int, bool]], positions: Mapping[tuple[str, int], int]
 ) -> dict[TaskId, list[wire_format.Range]]:
-    """Which task reads what of the log."""
+    """Returns the ranges of the log that each task reads. Several tasks may read the same partition."""
     ranges: dict[TaskId, list[wire_format.Range]] = {}
     for topic, partition, first, last, more in ends:
         readers = [TaskId(number, partition) for number in job.plan.stages if job.reads(number, topic)]
@@ -148,51 +152,50 @@ def ranges_of(
     return ranges
 
 
-PATIENCE = 100  # ms
-MICRO_BATCH_INTERVAL = 100  # ms, where no commit interval is set
+PATIENCE = 100  # ms that the planner waits at most before it looks again
+MICRO_BATCH_INTERVAL = 100  # ms, if `commit.interval.ms` is not set
 
 
 def shortest_interval(job: Job) -> float:
-    """The seconds from the beginning of a batch to that of the next one, at least."""
+    """Returns the least number of seconds between the starts of two batches."""
     interval = job.config.commit_interval_ms
     if interval is None:
         interval = 0 if job.config.processing_trigger == "real-time" else MICRO_BATCH_INTERVAL
     return interval / 1000
 
 
-AT_FIRST = 20_000  # records, until it is known how large they are
-# Topic, partition, first offset and the one after the last, and whether the log holds more.
+AT_FIRST = 20_000  # records of a partition, until their size is known
+# Topic, partition, first offset, the offset after the last, and whether the log has more records.
 Ends = tuple[str, int, int, int, bool]
 
 
 class Planner:
-    """Plans batches of at most so many records of a partition."""
+    """Plans batches of at most `batch.max.records` records and `batch.max.bytes` bytes of each partition."""
 
     def __init__(self, job: Job, log: Log, seconds: Callable[[], float] = time.monotonic) -> None:
         self._log, self._job, self._seconds = log, job, seconds
-        self._lacking: dict[
-            TaskId, float
-        ] = {}  # tasks of which some partitions have records and others have none, since
+        # Tasks that wait for records, because only some of their partitions have any, and since when.
+        self._waiting: dict[TaskId, float] = {}
         self._most_records, self._most_bytes = job.config.batch_max_records, job.config.batch_max_bytes
-        self._meeting, self._told = meeting_stages(job), -1
-        # Global tables are read up to where they are at the start before anything else, as in Kafka Streams.
-        self._first = {at: extent.end for at, extent in log.extents(sorted(job.global_topics)).items()}
+        self._meeting, self._sent_stream_time = find_meeting_stages(job), -1
+        # As in Kafka Streams, global tables are read up to their ends at the start before any other topic.
+        self._global_ends = {at: extent.end for at, extent in log.extents(sorted(job.global_topics)).items()}
 
-    def ends(self, control: Control) -> list[Ends]:
-        """What there is to read."""
+    def plan_ends(self, control: Control) -> list[Ends]:
+        """Returns the ranges that the next batch reads; an empty list if there is nothing to read."""
         if self._job.changelogs and not control.versions:
-            return []  # a batch that fills stores does nothing else: what it puts is what others had seen before
+            return []  # the first batch only fills the stores from changelogs
         topics = sorted({topic for topic, _, _ in control.positions})
         extents = self._log.extents(topics) if topics else {}
         last = {at: extent.end for at, extent in extents.items()}
         positions = {TopicPartition(topic, partition): offset for topic, partition, offset in control.positions}
-        self._first = {at: end for at, end in self._first.items() if positions.get(at, end) < end}
-        if self._first:
-            positions = {at: offset for at, offset in positions.items() if at in self._first}
-        overtaken = self._overtaken(positions, extents)
+        self._global_ends = {at: end for at, end in self._global_ends.items() if positions.get(at, end) < end}
+        if self._global_ends:
+            positions = {at: offset for at, offset in positions.items() if at in self._global_ends}
+        overtaken = self._find_resets(positions, extents)
         positions |= overtaken
         ends = {
-            at: min(last.get(at, offset), offset + self._at_most(control.sizes.get(at.topic)))
+            at: min(last.get(at, offset), offset + self._max_records(control.sizes.get(at.topic)))
             for at, offset in positions.items()
         }
         self._hold_back(positions, ends)
@@ -206,7 +209,7 @@ class Planner:
         ]
 
     def _hold_back(self, positions: Mapping[TopicPartition, int], ends: dict[TopicPartition, int]) -> None:
-        """Lets a task that reads several partitions wait for those without records: `max.task.idle.ms`, at most."""
+        """Makes a task wait for its partitions that have no records, up to `max.task.idle.ms`."""
         patience, now = self._job.config.max_task_idle_ms / 1000, self._seconds()
         tasks: dict[TaskId, list[TopicPartition]] = {}
         for at in positions if patience > 0 else ():
@@ -216,56 +219,56 @@ class Planner:
         for task, places in tasks.items():
             full = [at for at in places if ends[at] > positions[at]]
             if len(full) in {0, len(places)}:
-                self._lacking.pop(task, None)
-            elif now - self._lacking.setdefault(task, now) < patience:
+                self._waiting.pop(task, None)
+            elif now - self._waiting.setdefault(task, now) < patience:
                 ends |= {at: positions[at] for at in full}
 
-    def _at_most(self, size: int | None) -> int:
-        """How many records of a partition a batch reads, if they have that many bytes; None: nobody knows yet."""
+    def _max_records(self, size: int | None) -> int:
+        """Returns how many records of a partition a batch reads. `size` is their average bytes, None if unknown."""
         fitting = AT_FIRST if size is None else self._most_bytes // max(1, size)
         return max(1, min(self._most_records, fitting))
 
-    def _overtaken(
+    def _find_resets(
         self, positions: Mapping[TopicPartition, int], extents: Mapping[TopicPartition, Extent]
     ) -> dict[TopicPartition, int]:
-        """Where to go on with partitions whose next records retention has removed, if a reset policy says where.
+        """Returns new positions for partitions whose next records retention has removed, by their reset policies.
 
-        Otherwise they are left as they are, so that to read them is an error.
+        With the policy "none" a partition keeps its position, and reading it is an error.
         """
         lost = {at: extents[at] for at, offset in positions.items() if at in extents and offset < extents[at].earliest}
         return starts_by_policy(self._log, self._job.graph, self._job.config, lost) if lost else {}
 
     def must_run(self, control: Control, clock: int) -> bool:
-        """Whether there is something to do besides reading."""
+        """True if a batch must run even if there is nothing to read."""
         begins = (self._job.has_processors or self._job.changelogs) and len(control.versions) < len(
             self._job.all_tasks()
         )
         due = any(when <= clock for _, _, when in control.due)
-        later = self._job.config.stream_time_scope == "application" and control.stream_time > self._told
-        return bool(begins or due or later or control.carried or control.spoilt or control.wanted)
+        later = self._job.config.stream_time_scope == "application" and control.stream_time > self._sent_stream_time
+        return bool(begins or due or later or control.carried or control.damaged or control.wanted)
 
-    def planned(self, control: Control) -> None:
-        """All tasks are told what the control file says."""
-        self._told = control.stream_time
+    def mark_planned(self, control: Control) -> None:
+        """Remembers the stream time that the planned batch sends to all tasks."""
+        self._sent_stream_time = control.stream_time
 
     def wait(self, control: Control) -> None:
-        """Until there is something to do, or for a moment: Spark would ask every 10 ms."""
+        """Waits until there is something to do, at most `PATIENCE`: without it Spark polls every 10 ms."""
         clock = SystemClock().now()
-        if self._lacking:
-            self.pause(PATIENCE / 5000)  # there is something to read, but not yet
+        if self._waiting:
+            self.pause(PATIENCE / 5000)  # there are records to read, but a task still waits for others
         elif not self.must_run(control, clock):
             left = min([PATIENCE, *(when - clock for _, _, when in control.due)])
             self._log.wait({TopicPartition(topic, at): offset for topic, at, offset in control.positions}, left)
 
     def pause(self, seconds: float) -> None:
-        """Waits, but never so long that whoever stops the application would notice."""
+        """Sleeps, at most `PATIENCE`, so that the application still stops promptly."""
         if seconds > 0:
             time.sleep(min(seconds, PATIENCE / 1000))
 
     def _align(
         self, group: Mapping[TopicPartition, int], last: Mapping[TopicPartition, int], ends: dict[TopicPartition, int]
     ) -> None:
-        """Lets nobody in a group read past the oldest record that is left for later."""
+        """Shortens the ranges of a group of partitions to the time of the oldest record that stays unread."""
         left = {at: end for at, end in group.items() if last.get(at, end) > end}
         times = {at: self._time_at(at, end) for at, end in left.items()}
         if not times:
@@ -283,13 +286,13 @@ class Planner:
         return 0  # compaction has removed it
 
 
-def meeting_stages(job: Job) -> list[set[int]]:
-    """Stages whose topics meet in one that gets rows from other stages, for each such one."""
-    return [feeding(job, number) for number, stage in job.plan.stages.items() if stage.inputs]
+def find_meeting_stages(job: Job) -> list[set[int]]:
+    """Returns, for each stage that receives rows from other stages, the stages whose topics meet in it."""
+    return [find_feeding_stages(job, number) for number, stage in job.plan.stages.items() if stage.inputs]
 
 
-def feeding(job: Job, number: int) -> set[int]:
-    """A stage and all that lead to it."""
+def find_feeding_stages(job: Job, number: int) -> set[int]:
+    """Returns a stage and all stages whose rows reach it."""
     stages, found, to_do = job.plan.stages, set[int](), [number]
     while to_do:
         some = to_do.pop()

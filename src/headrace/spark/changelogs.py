@@ -1,9 +1,11 @@
-"""State that a Java application left: which changelogs of Kafka Streams a new checkpoint begins with, and reading them.
+"""Changelogs of Kafka Streams: taking over the state of a Java application, and writing state back for one.
 
-An application that goes on from the offsets of its consumer group needs the state that belongs to them. It is looked
-for once, when the checkpoint is new, and the first manifest says what was found; the first batch fills the stores.
+An application that continues from the offsets of its consumer group needs the state that belongs to these offsets.
+`find_changelogs` looks for it once, when the checkpoint is new, and the first manifest records what it found.
+`fill_stores` fills the stores of each task in the first batch. `write_changelogs` goes the other way: it writes the
+state of the checkpoint to changelogs, without running the application.
 
-Opens what an application is made of, without running it, so that its state can be handed over.
+State must never be taken over in part: a changelog that cannot be read is an error, unless it is empty.
 """
 
 from __future__ import annotations
@@ -34,17 +36,23 @@ from headrace.state.changelog_records import fill
 from headrace.topology.nodes import Source, TableSource
 
 _log = logging.getLogger(__name__)
-_PATIENCE, _LOOK_AGAIN = 60.0, 0.5  # seconds: Kafka Streams leaves without a word, and is missed after 45
+_TIMEOUT, _RETRY_INTERVAL = (
+    60.0,
+    0.5,
+)  # seconds: a Kafka Streams client does not leave its group when it stops; the broker removes it after 45
 Offsets = Mapping[TopicPartition, int]
 
 
-def found_changelogs(log: Log, job: Job, group: Offsets) -> dict[str, Changelog]:
-    """By store; nothing if the group has read none of the topics: whoever begins anew counts everything once."""
+def find_changelogs(log: Log, job: Job, group: Offsets) -> dict[str, Changelog]:
+    """Returns the changelogs to fill stores from, by store.
+
+    There are none if the group has not read any topic of the application: then it reads all its input itself.
+    """
     topics = log.topics()
     read = {topic for number in job.plan.stages for topic in topics if job.reads(number, topic)}
     if not any(at.topic in read for at in group):
         return {}
-    _refuse_unread(log, job, topics, group)
+    _reject_unread(log, job, topics, group)
     found: dict[str, Changelog] = {}
     for number, stage in job.plan.stages.items():
         for store in sorted({*stage.stores} - job.graph.global_stores.keys()):
@@ -52,36 +60,39 @@ def found_changelogs(log: Log, job: Job, group: Offsets) -> dict[str, Changelog]
                 topic = topics.get(changelog_name(job.application, store))
                 tasks = job.tasks[number]
                 changelog = (
-                    _of_source(job, store, tasks, group) if topic is None else _of(topic, log, job, store, tasks)
+                    _find_source_topic(job, store, tasks, group)
+                    if topic is None
+                    else _find_changelog(topic, log, job, store, tasks)
                 )
                 if changelog is not None:
                     found[store] = changelog
-    _warn(job, topics, found)
+    _log_findings(job, topics, found)
     return found
 
 
-def await_leaving(log: Log, application: str, patience: float = _PATIENCE) -> None:
-    """Waits until nobody reads in the name of the application any more: then its offsets and its state are final."""
-    end, told = time.monotonic() + patience, False
-    while members := members_of(log, application):
+def await_empty_group(log: Log, application: str, patience: float = _TIMEOUT) -> None:
+    """Waits until the consumer group of the application has no members: then its offsets and state are final."""
+    end, has_warned = time.monotonic() + patience, False
+    while members := find_members(log, application):
         if time.monotonic() > end:
             raise StreamsError(
                 f"the Java application {application!r} is still running ({', '.join(members)}): stop it first. "
                 "Headrace goes on with what it has done until then"
             )
-        if not told:
+        if not has_warned:
             _log.warning("waiting for %s to leave the group %s", ", ".join(members), application)
-        told = True
-        time.sleep(_LOOK_AGAIN)
+        has_warned = True
+        time.sleep(_RETRY_INTERVAL)
 
 
-def members_of(log: Log, application: str) -> list[str]:
-    """Who reads in the name of the application."""
+def find_members(log: Log, application: str) -> list[str]:
+    """Returns the members of the application's consumer group."""
     group = log.groups().get(application)
     return sorted(group.members) if group else []
 
 
-def _of(topic: Topic, log: Log, job: Job, store: str, tasks: int) -> Changelog | None:
+def _find_changelog(topic: Topic, log: Log, job: Job, store: str, tasks: int) -> Changelog | None:
+    """Returns the changelog up to its current ends; None if it is empty and its format cannot be read."""
     if topic.partitions != tasks:
         raise StreamsError(
             f"the changelog {topic.name} has {topic.partitions} partitions, but {tasks} tasks have the store "
@@ -102,8 +113,11 @@ def _of(topic: Topic, log: Log, job: Job, store: str, tasks: int) -> Changelog |
     return None
 
 
-def _of_source(job: Job, store: str, tasks: int, group: Offsets) -> Changelog | None:
-    """A table whose topic is its changelog, too, as Kafka Streams has it when it optimises: what the group has read."""
+def _find_source_topic(job: Job, store: str, tasks: int, group: Offsets) -> Changelog | None:
+    """Returns the source topic of a table up to the group's offsets; None if the store has no such topic.
+
+    With optimization, Kafka Streams uses the source topic of a table as its changelog.
+    """
     if why_not_portable(job.graph, job.config, store) is not None:
         return None
     nodes, parents = job.graph.nodes, job.graph.parents
@@ -117,8 +131,8 @@ def _of_source(job: Job, store: str, tasks: int, group: Offsets) -> Changelog | 
     return None
 
 
-def _refuse_unread(log: Log, job: Job, topics: Mapping[str, Topic], group: Offsets) -> None:
-    """What lies between two sub-topologies in Java was read from the source, but is in no state yet."""
+def _reject_unread(log: Log, job: Job, topics: Mapping[str, Topic], group: Offsets) -> None:
+    """Raises an error if repartition topics have unread records: their sources are read, but no state has them yet."""
     names = [name for inner in job.graph.internal_topics if (name := f"{job.application}-{inner}") in topics]
     for at, extent in log.extents(sorted(names)).items() if names else ():
         start = max(group.get(at, 0), extent.earliest)
@@ -130,44 +144,46 @@ def _refuse_unread(log: Log, job: Job, topics: Mapping[str, Topic], group: Offse
             )
 
 
-def _warn(job: Job, topics: Mapping[str, Topic], found: Mapping[str, Changelog]) -> None:
-    """Somebody who expected more state should find out why it is not there."""
+def _log_findings(job: Job, topics: Mapping[str, Topic], found: Mapping[str, Changelog]) -> None:
+    """Logs which stores continue from a changelog, which begin empty, and which changelogs are not used."""
     for store, changelog in found.items():
-        _log.info("the store %s goes on with what is in %s", store, changelog.topic)
+        _log.info("the store %s continues from %s", store, changelog.topic)
     logged = (store for stage in job.plan.stages.values() for store in stage.stores if job.graph.stores[store].logging)
     for store in sorted({*logged} - found.keys() - job.graph.global_stores.keys()):
         if changelog_name(job.application, store) not in topics:
-            _log.warning("the store %s begins empty: %s is not there", store, changelog_name(job.application, store))
+            _log.warning(
+                "the store %s begins empty: the log has no topic %s", store, changelog_name(job.application, store)
+            )
     known = {changelog_name(job.application, store) for store in job.graph.stores}
     for topic in sorted(topics):
         if topic.startswith(f"{job.application}-") and topic.endswith("-changelog") and topic not in known:
-            _log.warning("%s is of no store of this topology: what is in it is not taken over", topic)
+            _log.warning("%s belongs to no store of this topology: its state is not taken over", topic)
 
 
 def is_live(log: Log, topic: str, partition: int, end: int) -> bool:
-    """Whether a partition of a changelog says that there is anything."""
+    """True if a partition of a changelog has a key whose last value is not None."""
     live: set[bytes] = set()
     for key, value, _ in read_changelog(log, topic, partition, end):
         (live.discard if value is None else live.add)(key)
     return bool(live)
 
 
-def take_over(task: Task, job: Job, log: Log) -> None:
-    """Fills the stores of a task that has no state yet; it is part of the batch that is about to run."""
+def fill_stores(task: Task, job: Job, log: Log) -> None:
+    """Fills the stores of a task that has no state yet, as a part of the batch that is about to run."""
     for store in task.state.stores:
         changelog = job.changelogs.get(store)
         if changelog is not None:
             end = changelog.ends[task.task_id.partition]
             rows = read_changelog(log, changelog.topic, task.task_id.partition, end)
-            # Whatever was put was put at a time: that is how far stream time had come, at least.
+            # Stream time had reached at least the timestamp of every entry.
             task.here.stream_time = max(task.here.stream_time, fill(task.state, store, rows))
 
 
-def write_changelogs(setup: Setup, *, dry_run: bool, told: OnExport) -> list[Export]:
+def write_changelogs(setup: Setup, *, dry_run: bool, on_export: OnExport) -> list[Export]:
     """Writes the state of an application to the changelogs of Kafka Streams, on its log."""
     if not setup.log.startswith("kafka:"):
         raise ConfigError(f"{setup.log} is no Kafka log: no Java application could read changelogs there")
     with closing(open_log(setup.log, setup.config.client_settings)) as log:
         storage = open_storage(setup.checkpoint)
         exporter = ChangelogExporter(storage, log, setup.application_id, setup.graph, setup.config)
-        return export_changelogs(exporter, dry_run=dry_run, on_export=told)
+        return export_changelogs(exporter, dry_run=dry_run, on_export=on_export)

@@ -1,5 +1,11 @@
 # pyright: basic
-"""A Spark data source whose partitions are the tasks of level 0 with their ranges of the log."""
+"""The Spark data source of the micro-batch trigger: it plans batches and runs the tasks of level 0.
+
+    Reader.latestOffset ──▶ partitions: one per slot, with orders ──▶ read: runs level 0 ──▶ level_function, per level
+
+Spark calls `latestOffset` and `partitions` in a Python process of its own, and `read` in its workers. Spark's offsets
+are not kept: which records are read is decided by the manifests, through the control file.
+"""
 
 from __future__ import annotations
 
@@ -16,23 +22,23 @@ from headrace.checkpoint.steps import RANGES_PLANNED, step
 from headrace.log.open import open_log
 from headrace.model.clock import SystemClock
 from headrace.spark import wire_format
-from headrace.spark.batch_planner import Planner, ordered, read_control, shortest_interval
+from headrace.spark.batch_planner import Planner, plan_orders, read_control, shortest_interval
 from headrace.spark.job import Job, load_job
 from headrace.spark.slot_runner import run_slot
-from headrace.spark.wire_format import record_batch, rows_of
+from headrace.spark.wire_format import make_record_batch, read_messages
 
 
 class Slot(InputPartition):
-    """Orders for the tasks of level 0 in one slot; in the first one also those for all deeper levels."""
+    """Orders for the tasks of level 0 in one slot. Slot 0 also has the orders for all deeper levels."""
 
     def __init__(self, job: str, slot: int, orders: bytes, deeper: list[tuple[int, bytes]]) -> None:
         self.job, self.slot, self.orders, self.deeper = job, slot, orders, deeper
 
 
 class Reader(DataSourceStreamReader):
-    """Plans batches, in a process of its own, and runs level 0, in the workers.
+    """Plans batches in its own process, and runs level 0 in the workers.
 
-    An offset is {n, clock, ends}: the number of the batch, its clock, and what to read of each partition of the log.
+    An offset is {n, clock, ends}: the number of the batch, its clock, and the ranges of the log that it reads.
     """
 
     def __init__(self, job: str, control: str) -> None:
@@ -45,34 +51,34 @@ class Reader(DataSourceStreamReader):
         return {"n": read_control(self._control).number, "clock": 0, "ends": []}
 
     def latestOffset(self, start: Any = None, limit: Any = None) -> dict[str, Any]:  # noqa: N802
-        """The next batch if there is anything to do, now or in a moment, else the last one again."""
+        """Returns the next batch if there is something to do now or within `PATIENCE`, else the last one again."""
         job, planner = self._open()
-        # A processor that calls `context.commit()` has the next batch, and its commit, begin without the interval.
+        # After `context.commit()` the next batch, and with it the commit, begins without waiting for the interval.
         requested = read_control(self._control).commit_requested
         soonest = self._planned + (0.0 if requested else shortest_interval(job))
         planner.pause(soonest - time.monotonic())
-        if not self._plans(job, planner, soonest):
+        if not self._plan_batch(job, planner, soonest):
             planner.wait(read_control(self._control))
-            self._plans(job, planner, soonest)
+            self._plan_batch(job, planner, soonest)
         return self._last or start or self.initialOffset()
 
-    def _plans(self, job: Job, planner: Planner, soonest: float) -> bool:
-        """Whether there is a next batch, which is not to be before some moment."""
+    def _plan_batch(self, job: Job, planner: Planner, soonest: float) -> bool:
+        """Plans the next batch, unless it is before `soonest`; True if there is one."""
         control, clock = read_control(self._control), SystemClock().now()
         if control.paused or time.monotonic() < soonest:
             return False
-        ends = planner.ends(control)
+        ends = planner.plan_ends(control)
         if not ends and not planner.must_run(control, clock):
             return False
         with step(RANGES_PLANNED, job.at_step):
             self._last = {"n": control.number + 1, "clock": clock, "ends": ends}
             self._planned = time.monotonic()
-            planner.planned(control)
+            planner.mark_planned(control)
         return True
 
     def _open(self) -> tuple[Job, Planner]:
         if self._opened is None:
-            # Ctrl-C goes to all processes of a terminal; this one is needed until the last batch is committed.
+            # Ctrl-C reaches all processes of a terminal, but the planner must live until the last batch is committed.
             signal.signal(signal.SIGINT, signal.SIG_IGN)
             job = load_job(self._job_path)
             self._opened = job, Planner(job, open_log(job.log, job.config.client_settings))
@@ -80,9 +86,9 @@ class Reader(DataSourceStreamReader):
 
     def partitions(self, start: Any, end: Any) -> list[Slot]:
         (job, _), control = self._open(), read_control(self._control)
-        if end["n"] != control.number + 1:  # Spark runs a batch at the start, though there is nothing to do
+        if end["n"] != control.number + 1:  # Spark runs an empty batch at the start
             return [Slot(self._job_path, slot, b"", []) for slot in range(job.slots)]
-        messages = ordered(job, control, end["n"], end["clock"], end["ends"])
+        messages = plan_orders(job, control, end["n"], end["clock"], end["ends"])
         deeper = [(slot, raw) for (level, slot), raw in messages.items() if level > 0]
         deeper.append((0, wire_format.encode(wire_format.Batch(end["n"], end["clock"]))))
         slots = range(job.slots)
@@ -92,14 +98,14 @@ class Reader(DataSourceStreamReader):
         rows = list(partition.deeper)
         if partition.orders:
             rows += run_slot(partition.job, partition.slot, partition.orders, [])
-        yield record_batch(rows)
+        yield make_record_batch(rows)
 
     def commit(self, end: Any) -> None:
-        """What is committed is in the manifests."""
+        """Does nothing: batches are committed by manifests."""
 
 
 class Source(DataSource):
-    """What `format("headrace")` means."""
+    """The source that Spark knows as `format("headrace")`."""
 
     @classmethod
     def name(cls) -> str:
@@ -113,21 +119,21 @@ class Source(DataSource):
 
 
 def level_function(job: str, level: int) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """What runs the tasks of a level that live in one Spark partition; messages for others pass."""
+    """Returns the function that runs the tasks of a level in one Spark partition. It passes on all other messages."""
 
     def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         passed: list[tuple[int, bytes]] = []
         orders: list[tuple[int, bytes]] = []
         rows: list[bytes] = []
-        for slot, raw in rows_of(batches):
+        for slot, raw in read_messages(batches):
             if wire_format.level_of(raw) != level:
                 passed.append((slot, raw))
             elif wire_format.is_orders(raw):
                 orders.append((slot, raw))
             else:
                 rows.append(raw)
-        for slot, raw in orders:  # of one slot; after a part of a stage was run again perhaps twice
+        for slot, raw in orders:  # of one slot; twice if Spark has run a part of the stage again
             passed += run_slot(job, slot, raw, rows)
-        yield record_batch(passed)
+        yield make_record_batch(passed)
 
     return run

@@ -1,8 +1,12 @@
 # pyright: basic
-"""Delivers large batches by a Spark job, in shares: one process alone would keep the batches behind them waiting.
+"""Delivers large batches in shares, by several processes at once: the driver alone would delay later batches.
 
-A share is delivered in a home of its own (`home`), so that its producer stays warm, and neither keeps tasks waiting
-nor waits for them. It reads what it delivers from the checkpoint; through the driver go only orders.
+    SharedDelivery (driver) ── ShareOrder ──▶ ShareWriter, one per share ── ShareDone ──▶ SharedDelivery
+
+With the real-time trigger, slots deliver the shares. With the micro-batch trigger a Spark job does (`deliver_by_job`):
+each share has a slot process of its own (`slot_process`), so that its producer stays connected between batches and
+delivery does not compete with tasks for a process. A writer reads its records from the checkpoint; only orders pass
+through the driver.
 """
 
 from __future__ import annotations
@@ -20,36 +24,36 @@ from headrace.log.open import open_log
 from headrace.log.protocol import Item, Log, Share, SupportsShares
 from headrace.spark import wire_format
 from headrace.spark.application_state import QueryStoppedError
-from headrace.spark.job import Job, error_of, failed, load_job, located
+from headrace.spark.job import Job, decode_failure, encode_failure, find_file, load_job
 from headrace.spark.slot_process import Handler, Message, SlotProcesses
-from headrace.spark.wire_format import record_batch
+from headrace.spark.wire_format import make_record_batch
 
-HOMES: dict[str, SlotProcesses] = {}
+PROCESSES: dict[str, SlotProcesses] = {}  # of this worker, by job
 
 
-# Has the shares of a batch delivered, one for each order, and returns what was answered.
+# Delivers the shares of batch N, one for each order, and returns the answers.
 DeliverShares = Callable[[int, Sequence[wire_format.ShareOrder]], Iterable[wire_format.Message | bytes]]
 
 
 class SharedDelivery:
-    """Delivers batches in shares: `count` says in how many, `deliver_shares` has them delivered."""
+    """Delivers batches in `count()` shares, by means of `deliver_shares`."""
 
     def __init__(self, job: Job, count: Callable[[], int], deliver_shares: DeliverShares) -> None:
         self._job, self._count, self._deliver_shares = job, count, deliver_shares
         self._exactly_once = job.config.processing_guarantee == "exactly_once"
-        self._producers: dict[int, str] = {}  # by share, as long as they are known
+        self._producers: dict[int, str] = {}  # by share; those of the last batch
 
     def deliver(self, log: Log, number: int) -> Sequence[str] | None:
-        """Delivers a batch but for its marker, and for topics that are left; None if it cannot be shared."""
-        shares, line = self._count(), ""
+        """Delivers a batch without its marker. Returns the topics that are in no share; None if it cannot be shared."""
+        shares, owner = self._count(), ""
         if shares < 2 or not isinstance(log, SupportsShares):
             return None
         if self._exactly_once:
-            line = log.begin_shares(self._job.application, number, shares)
-            if line is None:
+            owner = log.begin_shares(self._job.application, number, shares)
+            if owner is None:
                 return None
         orders = [
-            wire_format.ShareOrder(number, share, shares, line, self._producers.pop(share, ""))
+            wire_format.ShareOrder(number, share, shares, owner, self._producers.pop(share, ""))
             for share in range(shares)
         ]
         messages = self._deliver_shares(number, orders)
@@ -59,18 +63,18 @@ class SharedDelivery:
 
 
 def deliver_by_job(session: SparkSession, path: str) -> DeliverShares:
-    """Has shares delivered by a Spark job; `path` is where its description can be loaded from."""
+    """Returns a function that delivers shares by a Spark job. `path` is the file of the `Job`."""
 
     def deliver(number: int, orders: Sequence[wire_format.ShareOrder]) -> list[wire_format.Message | bytes]:
         frame = session.range(0, len(orders), 1, len(orders))
         delivered = frame.mapInArrow(share_function(path, orders), wire_format.SCHEMA)
-        return collected(delivered, f"deliver batch {number}")
+        return collect_messages(delivered, f"deliver batch {number}")
 
     return deliver
 
 
-def collected(frame: DataFrame, doing: str) -> list[wire_format.Message | bytes]:
-    """The messages of a job, unless one tells of a failure; what Spark could not bring to its end may be run again."""
+def collect_messages(frame: DataFrame, doing: str) -> list[wire_format.Message | bytes]:
+    """Returns the messages of a Spark job. Raises the error of a `Failed` one, or a retriable error if Spark fails."""
     try:
         rows = frame.collect()
     except Exception as error:
@@ -79,38 +83,38 @@ def collected(frame: DataFrame, doing: str) -> list[wire_format.Message | bytes]
     messages = [wire_format.decode(bytes(row["message"])) for row in rows]
     for message in messages:
         if isinstance(message, wire_format.Failed):
-            raise error_of(message)
+            raise decode_failure(message)
     return messages
 
 
 def share_function(
     job: str, orders: Sequence[wire_format.ShareOrder]
 ) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """What has those shares delivered whose numbers come in."""
+    """Returns the function that Spark runs on the numbers of shares: it delivers these shares."""
 
     def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
             for share in batch.column(0).to_pylist():
-                yield record_batch(deliver_share(job, share, wire_format.encode(orders[share])))
+                yield make_record_batch(deliver_share(job, share, wire_format.encode(orders[share])))
 
     return run
 
 
 def deliver_share(job: str, share: int, order: bytes) -> list[Message]:
-    """Has a share delivered at its home."""
-    if job not in HOMES:
-        HOMES[job] = SlotProcesses(f"{job} shares", located(job).exists, lambda: courier(job))
-    return HOMES[job].ask(share, order, [])
+    """Delivers a share in its slot process."""
+    if job not in PROCESSES:
+        PROCESSES[job] = SlotProcesses(f"{job} shares", find_file(job).exists, lambda: make_handler(job))
+    return PROCESSES[job].ask(share, order, [])
 
 
-# ------------------------------------------------------------------------------------------------------- in the home
-def courier(job: str) -> Handler:
-    """What a home for a share does its work with."""
+# ----------------------------------------------------------------------------------------------- in the slot process
+def make_handler(job: str) -> Handler:
+    """Makes the handler of a slot process that delivers a share."""
     return ShareWriter(load_job(job)).handle
 
 
 class ShareWriter:
-    """Delivers a share of every batch; its clients stay warm in between."""
+    """Delivers one share of each batch; its clients stay connected between batches."""
 
     def __init__(self, job: Job) -> None:
         self._job, self._storage = job, open_storage(job.checkpoint)
@@ -124,7 +128,7 @@ class ShareWriter:
         except StreamsError as error:
             if error.retriable:
                 raise
-            return [(0, wire_format.encode(failed(error)))]
+            return [(0, wire_format.encode(encode_failure(error)))]
 
     def _deliver(self, order: wire_format.ShareOrder) -> wire_format.ShareDone:
         part = read_share(self._storage, order.number, order.share, order.shares)
@@ -133,8 +137,8 @@ class ShareWriter:
         return wire_format.ShareDone(order.share, producer, part.unshared_topics)
 
     def _send(self, order: wire_format.ShareOrder, items: Sequence[Item]) -> str:
-        if order.line and isinstance(self._log, SupportsShares):
-            share = Share(order.number, order.share, order.line, order.producer)
+        if order.owner and isinstance(self._log, SupportsShares):
+            share = Share(order.number, order.share, order.owner, order.producer)
             return self._log.deliver_share(self._job.application, share, items)
         self._log.append(items)
         return ""

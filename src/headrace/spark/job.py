@@ -1,7 +1,8 @@
-"""What an application is: `Setup` as its user describes it, `Job` as it is planned and sent to the processes.
+"""The description of an application: `Setup` as its user gives it, `Job` as it is planned and sent to the processes.
 
-`Application` makes a `Setup` of its arguments and settings. A run makes a `Job` of that, `ship` writes it to a file,
-and every process that runs tasks loads it once and keeps it. Errors in those processes travel back with `failed`.
+`Application` makes a `Setup` of its arguments and settings. A run makes a `Job` of that, and every process that runs
+tasks loads it once and keeps it: `ship_job` writes it to a file, `pickle_job` makes it bytes. Such a process returns an
+error with `encode_failure`, and the driver raises it with `decode_failure`.
 """
 
 from __future__ import annotations
@@ -59,7 +60,7 @@ class Setup:
 EXPLICIT_OPTIONS = ("log", "checkpoint", "guarantee", "commit_interval", "trigger", "spark", "master", "config")
 
 
-def configuration(
+def make_config(
     application_id: str,
     config: Mapping[str, Any] | str | Path | None,
     options: Mapping[str, Any],
@@ -108,7 +109,7 @@ def log_address(log: str | None, config: Config) -> str:
 
 
 def absolute(place: str) -> str:
-    """A directory for processes that may stand elsewhere; URLs stay as they are.
+    """Makes a path absolute, for processes with another working directory; URLs stay as they are.
 
     >>> absolute("s3://bucket/checkpoint")
     's3://bucket/checkpoint'
@@ -150,13 +151,17 @@ class Job:
     checkpoint: str  # where it is
     state: str  # the local directory
     checkpoint_id: str = ""
-    topics: Mapping[str, str] = field(default_factory=dict[str, str])  # ids: a topic that is made anew is another one
-    changelogs: Mapping[str, Changelog] = field(default_factory=dict[str, Changelog])  # to fill stores from, at first
-    slots: int = 1  # Spark partitions of every level
-    at_step: AtStep = ignore_step  # told of every step, in whichever process it is taken
+    topics: Mapping[str, str] = field(
+        default_factory=dict[str, str]
+    )  # topic ids: a topic that was deleted and created again has another id
+    changelogs: Mapping[str, Changelog] = field(
+        default_factory=dict[str, Changelog]
+    )  # that the first batch fills stores from
+    slots: int = 1  # Spark partitions of each level
+    at_step: AtStep = ignore_step  # called at every step of a commit, in the process that takes it
 
     def reads(self, number: int, topic: str) -> bool:
-        """Whether a stage reads a topic of the log."""
+        """True if a stage reads a topic of the log."""
         stage = self.plan.stages[number]
         return topic in stage.topics or any(re.fullmatch(pattern, topic) for pattern in stage.patterns)
 
@@ -167,7 +172,7 @@ class Job:
 
     @property
     def global_stage(self) -> int:
-        """The number of what fills the global stores, behind those of the stages."""
+        """The stage number of the task that fills the global stores: the one after the last stage."""
         return len(self.plan.stages)
 
     def nodes_of(self, number: int) -> tuple[str, ...]:
@@ -176,8 +181,8 @@ class Job:
     def stores_of(self, number: int) -> set[str]:
         return {store for node in self.nodes_of(number) for store in self.graph.node_stores[node]}
 
-    def placed(self, ledger: Ledger, slots: int) -> Job:
-        """The job once it is known which checkpoint it lives from, and how many tasks can run at once."""
+    def with_checkpoint(self, ledger: Ledger, slots: int) -> Job:
+        """Returns the job with the topics and changelogs of its checkpoint, and with at most one slot for each task."""
         slots = max(1, min(slots, sum(self.tasks.values())))
         topics, changelogs = dict(ledger.topics), dict(ledger.changelogs)
         return replace(self, checkpoint_id=ledger.checkpoint, topics=topics, changelogs=changelogs, slots=slots)
@@ -209,7 +214,7 @@ class Job:
         return [f"{self.application}-{topic}" for topic in stage.inputs] if stage else []
 
     def topics_written(self, number: int) -> list[str]:
-        """What a stage writes to, if that is known; nothing if functions or failures may choose other topics."""
+        """The topics that a stage writes to; none if a function or a dead letter may choose another topic."""
         sinks = [node for name in self.nodes_of(number) if isinstance(node := self.graph.nodes[name], Sink)]
         topics = [node.topic for node in sinks if isinstance(node.topic, str)]
         if len(topics) < len(sinks) or self.config.errors_dead_letter_queue_topic_name is not None:
@@ -219,26 +224,23 @@ class Job:
 
     @property
     def has_processors(self) -> bool:
-        """Whether there may be schedules, which begin with the application and not with its first record."""
+        """True if there may be punctuations, which are scheduled at the start and not at the first record."""
         return any(isinstance(node, Process | TableTransformValues) for node in self.graph.nodes.values())
 
 
 # pyright: basic
 
 
-def ship(spark: SparkSession, job: Job, path: Path) -> None:
-    """Writes a job to a file that is on every host of the session, under its name.
-
-    Where workers run on other hosts, modules of the user's own travel with the job.
-    """
+def ship_job(spark: SparkSession, job: Job, path: Path) -> None:
+    """Writes a job to a file, and copies the file to every host of the session. `find_file` finds it there."""
     path.write_bytes(pickle_job(spark, job))
     if not is_local(spark):
         spark.sparkContext.addFile(str(path))
 
 
 def pickle_job(spark: SparkSession, job: Job) -> bytes:
-    """The job for processes of the session. Modules of the user's own are part of it where those are on other hosts."""
-    own = [] if is_local(spark) else list(own_modules())
+    """Pickles a job for the processes of a session, with the user's own modules if these run on other hosts."""
+    own = [] if is_local(spark) else list(find_user_modules())
     for module in own:
         cloudpickle.register_pickle_by_value(module)
     try:
@@ -249,22 +251,22 @@ def pickle_job(spark: SparkSession, job: Job) -> bytes:
 
 
 def load_job(path: str) -> Job:
-    return cloudpickle.loads(located(path).read_bytes())
+    return cloudpickle.loads(find_file(path).read_bytes())
 
 
-def located(path: str) -> Path:
-    """Where the file is on this host."""
+def find_file(path: str) -> Path:
+    """Returns where a file that `ship_job` copied is on this host."""
     there = Path(path)
     return there if there.exists() else Path(SparkFiles.get(there.name))
 
 
 def is_local(spark: SparkSession) -> bool:
-    """Whether all tasks run on this machine."""
+    """True if all tasks run on this machine."""
     return str(spark.sparkContext.master).startswith("local")
 
 
-def own_modules() -> Iterator[ModuleType]:
-    """Modules that are not installed: a worker on another host could not import them."""
+def find_user_modules() -> Iterator[ModuleType]:
+    """Yields the imported modules that are not installed: a worker on another host could not import them."""
     installed = tuple(sysconfig.get_paths()[name] for name in ("stdlib", "platstdlib", "purelib", "platlib"))
     for name, module in list(sys.modules.items()):
         file = getattr(module, "__file__", None)
@@ -272,19 +274,19 @@ def own_modules() -> Iterator[ModuleType]:
             yield module
 
 
-def failed(error: StreamsError) -> Failed:
-    """An error, to be sent to the driver."""
+def encode_failure(error: StreamsError) -> Failed:
+    """Makes the message that carries an error to the driver."""
     trace = "".join(traceback.format_exception(error))
     try:
         pickled = cloudpickle.dumps((error, error.__cause__))
         cloudpickle.loads(pickled)
-    except Exception:  # noqa: BLE001 - an exception of the user's may be anything
+    except Exception:  # noqa: BLE001 - the user's exception may fail to pickle in any way
         pickled = b""
     return Failed(str(error), trace, pickled)
 
 
-def error_of(failure: Failed) -> StreamsError:
-    """The error that a worker sent, with its cause."""
+def decode_failure(failure: Failed) -> StreamsError:
+    """Returns the error that a worker sent, with its cause."""
     if not failure.error:
         return StreamsError(f"{failure.text}\n{failure.trace}")
     error, cause = cloudpickle.loads(failure.error)

@@ -28,9 +28,9 @@ from headrace.model.clock import SystemClock
 from headrace.spark import wire_format
 from headrace.spark.application_state import QueryStoppedError
 from headrace.spark.batch_attempt import BatchAttempt
-from headrace.spark.batch_planner import Control, Ends, Planner, control_of, ordered, shortest_interval
+from headrace.spark.batch_planner import Control, Ends, Planner, make_control, plan_orders, shortest_interval
 from headrace.spark.delivery_job import SharedDelivery
-from headrace.spark.job import Job, error_of, is_local, pickle_job
+from headrace.spark.job import Job, decode_failure, is_local, pickle_job
 from headrace.spark.session import find_slots
 from headrace.spark.slot import DriverAddress
 from headrace.spark.slot_messages import (
@@ -120,7 +120,7 @@ class RealTimeEngine:
                     return
                 began, control = time.perf_counter(), self._control()
                 clock = SystemClock().now()
-                ends = planner.ends(control)
+                ends = planner.plan_ends(control)
                 if not ends and not planner.must_run(control, clock):
                     planner.wait(control)
                     continue
@@ -144,7 +144,7 @@ class RealTimeEngine:
 
     def _control(self) -> Control:
         coordinator = self._coordinator
-        standing = control_of(coordinator.ledger, coordinator.damaged_tasks, self._stream_time)
+        standing = make_control(coordinator.ledger, coordinator.damaged_tasks, self._stream_time)
         return msgspec.structs.replace(standing, wanted=coordinator.needs_batch, sizes=dict(self._totals.sizes))
 
     def _run_batch(self, planner: Planner, control: Control, clock: int, ends: Sequence[Ends], began: float) -> None:
@@ -152,12 +152,12 @@ class RealTimeEngine:
         number, job = control.number + 1, self._job
         for failures in range(1, MAX_ATTEMPTS + 1):
             with step(RANGES_PLANNED, job.at_step):
-                planner.planned(control)
+                planner.mark_planned(control)
             places = self._pool.await_layout(job.all_tasks(), lambda: self._is_stopping)
             if places is None:
                 return
             planned = time.perf_counter()
-            attempt = self._begin(ordered(job, control, number, clock, ends, places.__getitem__))
+            attempt = self._begin(plan_orders(job, control, number, clock, ends, places.__getitem__))
             with self._changed:
                 while not attempt.is_over and not self._is_cut:
                     self._changed.wait(TICK)
@@ -185,7 +185,7 @@ class RealTimeEngine:
             self._abort(attempt)
             self._pause_after(failures)
             control = self._control()
-            ends = planner.ends(control)
+            ends = planner.plan_ends(control)
         raise QueryStoppedError(f"batch {number} could not be run in {MAX_ATTEMPTS} attempts: {reason}")
 
     def _begin(self, orders: dict[tuple[int, int], bytes]) -> BatchAttempt:
@@ -219,7 +219,7 @@ class RealTimeEngine:
         messages = [wire_format.decode(raw) for raw in attempt.messages]
         for message in messages:
             if isinstance(message, wire_format.Failed):
-                raise error_of(message)
+                raise decode_failure(message)
         receipts: list[Receipt] = [decode_receipt(raw) for raw in messages if isinstance(raw, bytes)]
         self._coordinator.commit(number, clock, receipts)
         self._ended[number] = time.perf_counter()
@@ -237,7 +237,7 @@ class RealTimeEngine:
         self.phases.pop(number - REMEMBERED, None)
         self._ended.pop(number - REMEMBERED, None)
 
-    def note_delivery(self, number: int) -> None:
+    def record_delivery(self, number: int) -> None:
         """The log has the outputs of a batch; the next one runs meanwhile."""
         ended = self._ended.pop(number, None)
         took = 0.0 if ended is None else 1000 * (time.perf_counter() - ended)
@@ -273,14 +273,14 @@ class RealTimeEngine:
                 raise QueryStoppedError(f"share {answer.share} of batch {number} was not delivered: {answer.reason}")
             message = wire_format.decode(answer.answer)
             if isinstance(message, wire_format.Failed):
-                raise error_of(message)
+                raise decode_failure(message)
             found.append(message)
             del asked[answer.share]
         return found
 
     # ------------------------------------------------------------------------------------------------ seen from outside
     @property
-    def all_told(self) -> bool:
+    def has_sent_stream_time(self) -> bool:
         """True when every task has been told the current stream time."""
         return not self._shares_time or self._told == self._stream_time
 

@@ -1,4 +1,7 @@
-"""Where the outputs of a task go: to tasks of later levels, to tasks that run again in the next batch, to the log."""
+"""Routes the outputs of a task: to tasks of later levels, to tasks that have already run (carried rows), or to the log.
+
+A record that is too large for its topic is found here, before the commit: what is committed must be delivered.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +22,7 @@ _TOPIC, _KEY, _VALUE, _HEADERS = itemgetter(0), itemgetter(2), itemgetter(3), it
 
 
 class Routed(NamedTuple):
-    """Rows by the task that gets them, in this batch or in the next one, and records for the log."""
+    """Rows for tasks of this batch, rows for tasks of the next batch, and records for the log."""
 
     sent: dict[TaskId, list[Row]]
     carried: dict[TaskId, list[Row]]
@@ -27,26 +30,27 @@ class Routed(NamedTuple):
 
 
 class Router:
-    """Sorts the outputs of tasks out."""
+    """Routes the outputs of tasks; it remembers where each topic leads, and how large its records may be."""
 
     def __init__(self, job: Job, log: Log) -> None:
         self._job, self._log = job, log
-        self._roads: dict[str, tuple[int, int] | None] = {}  # by topic: the stage that reads it and its partitions
+        self._routes: dict[str, tuple[int, int] | None] = {}  # by topic: the stage that reads it and its partitions
         self._limits: dict[str, int] = {}
 
     def route(self, result: Result, origin: TaskId) -> Routed:
-        roads = {topic: self._road(topic) for topic in set(map(_TOPIC, result.outputs))}
-        inside = {topic: road for topic, road in roads.items() if road is not None}
+        """Routes the outputs of the task `origin`. Records that the log would reject are counted as dropped."""
+        routes = {topic: self._route_of(topic) for topic in set(map(_TOPIC, result.outputs))}
+        inside = {topic: route for topic, route in routes.items() if route is not None}
         outbox = [output for output in result.outputs if output[0] not in inside] if inside else result.outputs
-        routed = Routed({}, {}, self._fitting(outbox, sorted(roads.keys() - inside.keys()), result))
+        routed = Routed({}, {}, self._drop_oversized(outbox, sorted(routes.keys() - inside.keys()), result))
         if inside:
             self._send(result.outputs, inside, origin, routed)
         return routed
 
-    def _road(self, topic: str) -> tuple[int, int] | None:
-        if topic not in self._roads:
-            self._roads[topic] = self._job.route(topic)
-        return self._roads[topic]
+    def _route_of(self, topic: str) -> tuple[int, int] | None:
+        if topic not in self._routes:
+            self._routes[topic] = self._job.route(topic)
+        return self._routes[topic]
 
     def _send(
         self, outputs: Sequence[Output], inside: dict[str, tuple[int, int]], origin: TaskId, routed: Routed
@@ -67,14 +71,14 @@ class Router:
             rows.append((topic, partition, sequence, key, value, timestamp, headers, order))
 
     # ---------------------------------------------------------------------------------------- records for the log
-    def _fitting(self, outputs: list[Output], topics: Sequence[str], result: Result) -> list[Output]:
-        """The records that the log will take. What is committed must be delivered, so it is known before."""
-        if not outputs or self._surely_fit(outputs, min(map(self._limit, topics))):
+    def _drop_oversized(self, outputs: list[Output], topics: Sequence[str], result: Result) -> list[Output]:
+        """Returns the records that the log accepts; raises an error for others, or counts them as dropped."""
+        if not outputs or self._all_fit(outputs, min(map(self._limit, topics))):
             return outputs
         return [output for output in outputs if self._fits(output, result)]
 
-    def _surely_fit(self, outputs: Sequence[Output], limit: int) -> bool:
-        """Whether even the longest key and the longest value together would."""
+    def _all_fit(self, outputs: Sequence[Output], limit: int) -> bool:
+        """True if even the longest key with the longest value is within the limit: a check of all records at once."""
         longest_key = max(len(key) if key else 0 for key in map(_KEY, outputs))
         longest_value = max(len(value) if value else 0 for value in map(_VALUE, outputs))
         return longest_key + longest_value <= limit and not any(map(_HEADERS, outputs))

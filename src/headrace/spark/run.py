@@ -1,5 +1,9 @@
 # pyright: basic
-"""One run of an application: from taking over its checkpoint until it is let go."""
+"""One run of an application: it takes over the checkpoint, starts the engine of the trigger, and closes both.
+
+`Application` opens a `Run`, calls `look` regularly, and opens another run when topics have changed or after an error
+that a new start can cure. Opening a run delivers the batches that are committed but not in the log yet.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +30,7 @@ from headrace.plan.subtopologies import plan
 from headrace.query.follower import Follower
 from headrace.runtime.serdes import serdes_of
 from headrace.spark.application_state import Heartbeat
-from headrace.spark.changelogs import await_leaving, found_changelogs, members_of
+from headrace.spark.changelogs import await_empty_group, find_changelogs, find_members
 from headrace.spark.job import Job, Setup
 from headrace.spark.micro_batch import MicroBatchQuery
 from headrace.spark.real_time import RealTimeEngine
@@ -35,24 +39,24 @@ from headrace.spark.stats import ApplicationStats
 from headrace.spark.topics import await_ends, first_positions, prepare_topics, topics_read
 
 _log = logging.getLogger(__name__)
-LOOK = 1.0  # seconds between two looks at which topics there are
+TOPIC_CHECK_INTERVAL = 1.0  # seconds between two checks for new, deleted or grown topics
 
 
 class Run:
-    """Opened, it has delivered what the log lacked, and goes on where the last run ended."""
+    """A running application. It continues where the last run ended."""
 
-    def __init__(self, setup: Setup, totals: ApplicationStats, *, paused: bool = False) -> None:
-        self._setup, self._totals = setup, totals
+    def __init__(self, setup: Setup, stats: ApplicationStats, *, paused: bool = False) -> None:
+        self._setup, self._stats = setup, stats
         starting = None if setup.spark else start_session(setup.master, setup.config.num_stream_threads)
         if setup.spark is not None:
             check_session(setup.spark)
         self._check_log(setup.spark.sparkContext.master if setup.spark else setup.master or "local")
-        self._host: MicroBatchQuery | RealTimeEngine | None = None
+        self._engine: MicroBatchQuery | RealTimeEngine | None = None
         self._log = open_log(setup.log, setup.config.client_settings)
         self.topics = prepare_topics(self._log, setup.graph, setup.config)
         storage = open_storage(setup.checkpoint)
-        job = self._planned(storage)
-        self.coordinator = self._coordinator(storage, job)
+        job = self._plan_job(storage)
+        self.coordinator = self._open_coordinator(storage, job)
         try:
             spark: Any = setup.spark if starting is None else starting.result()
             check_session(spark)
@@ -62,14 +66,14 @@ class Run:
             self._log.close()
             raise
         slots = find_slots(spark, setup.config.slots_free_cores)
-        self.job = job.placed(self.coordinator.ledger, min(setup.config.num_stream_threads or slots, slots))
-        self._looked = time.monotonic()
-        self._heart = Heartbeat(self.coordinator.renew_lease)  # Spark may take longer to begin than the lease lasts
+        self.job = job.with_checkpoint(self.coordinator.ledger, min(setup.config.num_stream_threads or slots, slots))
+        self._topics_checked = time.monotonic()
+        self._heartbeat = Heartbeat(self.coordinator.renew_lease)  # Spark may start more slowly than the lease lasts
         self._is_closing = False
         try:
             self._check_positions()
             engine = RealTimeEngine if setup.config.processing_trigger == "real-time" else MicroBatchQuery
-            self._host = engine(spark, self.job, self.coordinator, totals, paused=paused) if job.tasks else None
+            self._engine = engine(spark, self.job, self.coordinator, stats, paused=paused) if job.tasks else None
         except BaseException:
             self.close()
             raise
@@ -82,7 +86,7 @@ class Run:
             )
 
     def _check_positions(self) -> None:
-        """With the reset policy "none" nothing says where to begin: never a silent skip."""
+        """Raises an error for partitions without a position: the reset policy "none" gives them no start."""
         known = self.coordinator.ledger.positions
         unknown = sorted(str(at) for at in self._log.extents(sorted(self.topics)) if at not in known)
         if unknown:
@@ -91,7 +95,7 @@ class Run:
                 "latest, or with headrace reset"
             )
 
-    def _planned(self, storage: Storage) -> Job:
+    def _plan_job(self, storage: Storage) -> Job:
         setup, stages = self._setup, plan(self._setup.graph)
         known = {name: topic.partitions for name, topic in self._log.topics().items()}
         before = read_fingerprint(storage)
@@ -115,13 +119,15 @@ class Run:
             at_step=setup.at_step,
         )
 
-    def _coordinator(self, storage: Storage, job: Job) -> Coordinator:
+    def _open_coordinator(self, storage: Storage, job: Job) -> Coordinator:
         setup = self._setup
         found = {name: self._log.topic(name) for name in self.topics}
         self._known = {name: (topic.partitions, topic.id) for name, topic in found.items()}
         await_ends(self._log, read_positions(storage), {name: topic.id for name, topic in found.items()})
         tasks = {number: count for number, count in job.tasks.items() if number in job.plan.stages}
-        changelogs = self._changelogs(storage, job)  # before the positions: a Java application may still be moving them
+        changelogs = self._find_changelogs(
+            storage, job
+        )  # before the positions, which a Java application may still move
         return Coordinator.open(
             storage,
             TopicCreatingLog(self._log),
@@ -135,59 +141,59 @@ class Run:
                 share_bytes=setup.config.delivery_job_min_bytes,
             ),
             hooks=CommitHooks(
-                at_step=setup.at_step, delivered=self._delivered, deliver_in_shares=self._deliver_in_shares
+                at_step=setup.at_step, delivered=self._record_delivery, deliver_in_shares=self._deliver_in_shares
             ),
         )
 
-    def _changelogs(self, storage: Storage, job: Job) -> dict[str, Changelog]:
-        """What an application in Java left, if this is where it goes on."""
+    def _find_changelogs(self, storage: Storage, job: Job) -> dict[str, Changelog]:
+        """Returns the changelogs of a Java application, after it has stopped; none if a checkpoint exists."""
         if manifest_numbers(storage) or not self._setup.log.startswith("kafka:"):
             return {}
         application = self._setup.application_id
-        if members_of(self._log, application) and found_changelogs(self._log, job, self._log.committed(application)):
-            await_leaving(self._log, application)  # what is found then is final
-        return found_changelogs(self._log, job, self._log.committed(application))
+        if find_members(self._log, application) and find_changelogs(self._log, job, self._log.committed(application)):
+            await_empty_group(self._log, application)  # only then its offsets are final
+        return find_changelogs(self._log, job, self._log.committed(application))
 
     def _deliver_in_shares(self, number: int) -> Sequence[str] | None:
-        """Not what was lacking at the start: then nothing runs yet."""
-        return None if self._host is None else self._host.shares.deliver(self._log, number)
+        """Delivers a batch in shares. Catch-up at start is delivered by the driver, because no slot is running yet."""
+        return None if self._engine is None else self._engine.shares.deliver(self._log, number)
 
-    def _delivered(self, number: int, positions: Mapping[TopicPartition, int]) -> None:
-        self._tell_group(positions)
-        if self._host is not None:
-            self._host.note_delivery(number)
+    def _record_delivery(self, number: int, positions: Mapping[TopicPartition, int]) -> None:
+        self._commit_group_offsets(positions)
+        if self._engine is not None:
+            self._engine.record_delivery(number)
 
-    def _tell_group(self, positions: Mapping[TopicPartition, int]) -> None:
-        """Lets Kafka's tools see how far the application is, and another one go on there: its consumer group."""
+    def _commit_group_offsets(self, positions: Mapping[TopicPartition, int]) -> None:
+        """Commits the positions to the application's consumer group, for Kafka's tools and for a Java application."""
         if self._setup.log.startswith("kafka:"):
             try:
                 self._log.commit(self._setup.application_id, positions)
             except StreamsError as error:
-                _log.warning("the consumer group is not up to date: %s", error)
+                _log.warning("the positions were not committed to the consumer group: %s", error)
 
     # -------------------------------------------------------------------------------------------------- while it runs
     def look(self) -> bool:
-        """Raises what went wrong; False if topics are not what they were, so that the run must be planned anew."""
-        self._heart.check()
+        """Raises errors of the run. Returns False if the topics have changed, so that the run must be planned again."""
+        self._heartbeat.check()
         self.coordinator.check()
-        if self._host is not None:
-            self._host.check()
-            self._host.look()
-        if time.monotonic() < self._looked + LOOK:
+        if self._engine is not None:
+            self._engine.check()
+            self._engine.look()
+        if time.monotonic() < self._topics_checked + TOPIC_CHECK_INTERVAL:
             return True
-        self._looked = time.monotonic()
+        self._topics_checked = time.monotonic()
         topics = self._log.topics()
         read = topics_read(self._setup.graph, self._setup.application_id, topics)
         return {name: (topics[name].partitions, topics[name].id) for name in read & topics.keys()} == self._known
 
-    def settled(self) -> bool:
-        """Whether everything in the log has been processed and delivered."""
+    def is_settled(self) -> bool:
+        """True if everything in the log has been processed and delivered."""
         ledger, extents = self.coordinator.ledger, self._extents()
         read = all(ledger.positions.get(at, 0) >= extent.end for at, extent in extents.items())
-        told = self._host is None or self._host.all_told
+        is_time_sent = self._engine is None or self._engine.has_sent_stream_time
         at_rest = (
             read
-            and told
+            and is_time_sent
             and not ledger.carried
             and not ledger.changelogs
             and self.coordinator.delivered >= ledger.number
@@ -195,7 +201,7 @@ class Run:
         return at_rest and not self._is_closing
 
     def _extents(self) -> dict[TopicPartition, Extent]:
-        """Those of all topics that are read; none while the run is closed: there may be another that has them."""
+        """Returns the extents of all topics that are read; none while the run closes, when the log may be closed."""
         try:
             return self._log.extents(sorted(self.topics))
         except Exception:
@@ -205,13 +211,13 @@ class Run:
 
     @cached_property
     def follower(self) -> Follower:
-        """The stores as of the last batch; a copy is made when they are first asked for."""
+        """The stores after the last batch. The copy is made at the first query."""
         setup, coordinator = self._setup, self.coordinator
         storage = open_storage(setup.checkpoint)
         return Follower(storage, setup.graph, setup.config, latest=lambda: coordinator.ledger.number)
 
     def task_of(self, store: str, key: Any) -> TaskId:
-        """The task that has a key of a store."""
+        """Returns the task that holds a key of a store."""
         tasks = [task for task in self.job.all_tasks() if store in self.job.stores_of(task.subtopology)]
         if not tasks:
             raise UnknownStoreError(store, sorted(self.job.graph.stores))
@@ -219,51 +225,51 @@ class Run:
         return tasks[(partition_of(encode(key), len(tasks)) or 0)]
 
     def observed(self) -> dict[str, Any]:
-        """What is known beside what the checkpoint tells."""
+        """Returns what is known of the run beyond its checkpoint: delivered batches, ends of the log, phases, stats."""
         return {
             "delivered": self.coordinator.delivered,
             "ends": {at: extent.end for at, extent in self._extents().items()},
-            "phases": {} if self._host is None else dict(self._host.phases),
-            **self._totals.observed(),
+            "phases": {} if self._engine is None else dict(self._engine.phases),
+            **self._stats.observed(),
         }
 
     def wait(self, reached: Callable[[], bool], timeout: float) -> bool:
-        return reached() if self._host is None else self._host.wait(reached, timeout)
+        return reached() if self._engine is None else self._engine.wait(reached, timeout)
 
     def pause(self, paused: bool) -> None:
-        if self._host is not None:
-            self._host.pause(paused)
+        if self._engine is not None:
+            self._engine.pause(paused)
 
     def scale(self, slots: int) -> int:
         """Sets the number of slots; returns how many there will be."""
-        if not isinstance(self._host, RealTimeEngine):
+        if not isinstance(self._engine, RealTimeEngine):
             raise StreamsError(
                 "only the real-time trigger has slots that can be added: with micro-batch, stop the application and "
                 "set num.stream.threads"
             )
-        return self._host.scale(slots)
+        return self._engine.scale(slots)
 
     def snapshot(self) -> None:
-        """Has the deltas of every task merged into one file, from the next batch on, which is planned for it."""
+        """Requests a snapshot of every task, and a batch that writes it."""
         self.coordinator.request_snapshots()
-        if self._host is not None:
-            self._host.look()
+        if self._engine is not None:
+            self._engine.look()
 
     # ------------------------------------------------------------------------------------------------------- its end
     def close(self, timeout: float | None = None) -> bool:
-        """Ends after the batch that is running; what is committed is delivered.
+        """Closes the run after the running batch is committed and delivered.
 
-        What takes longer than `timeout` seconds is cut off, and the answer is False: the next start runs the batch
-        again, or delivers it.
+        After `timeout` seconds the batch or its delivery is cut off, and the method returns False: the next start runs
+        the batch again, or delivers it.
         """
         self._is_closing = True
         end = None if timeout is None else time.monotonic() + timeout
-        is_ended = self._host is None or self._host.stop(timeout)
-        self._heart.stop()
+        is_ended = self._engine is None or self._engine.stop(timeout)
+        self._heartbeat.stop()
         try:
             is_delivered = self.coordinator.close(None if end is None else max(0.0, end - time.monotonic()))
             return is_ended and is_delivered
         finally:
-            if self._host is not None:
-                self._host.clear()
+            if self._engine is not None:
+                self._engine.clear()
             self._log.close()

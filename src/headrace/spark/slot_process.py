@@ -1,12 +1,14 @@
-"""A slot's home: the process in which its tasks live from batch to batch.
+"""Slot processes of the micro-batch trigger: the tasks of a slot stay in one process from batch to batch.
 
-Spark gives a slot to whichever of its Python workers is free. So that processors keep their attributes and stores their
-decoded values, as in Kafka Streams, a worker does not run tasks itself: it hands orders and rows to the slot's home on
-its host, and passes on what comes back. A home is a child of the worker that first needed it. It belongs to the process
-group of Spark's worker daemon, which ends it; it ends itself when the daemon or the application is gone.
+Spark runs a slot in any Python worker that is free. Processors must keep their attributes and stores their decoded
+values, as in Kafka Streams. So a worker does not run tasks itself: it sends orders and rows to the slot's process on
+its host, over a Unix socket, and returns the answer. The worker that first needs a slot process forks it.
+
+A slot process must not outlive the application. It belongs to the process group of Spark's worker daemon, which ends
+it, and it ends itself when the daemon or the file of the job is gone.
 
     request  | length u64 | MessagePack: [orders, rows, ...] |
-    answer   | length u64 | MessagePack: [[slot, message], ...], or the text of what went wrong |
+    answer   | length u64 | MessagePack: [[slot, message], ...], or the traceback of an error |
 """
 
 from __future__ import annotations
@@ -30,10 +32,10 @@ from typing import Any
 import msgspec
 
 from headrace.errors import StreamsError
-from headrace.spark.application_state import lives
+from headrace.spark.application_state import is_alive
 
-Message = tuple[int, bytes]  # the slot that it goes to, and what it says
-Handler = Callable[[bytes, Sequence[bytes]], list[Message]]  # of orders and rows
+Message = tuple[int, bytes]  # the slot that receives it, and its bytes
+Handler = Callable[[bytes, Sequence[bytes]], list[Message]]  # called with orders and rows
 
 _LENGTH = struct.Struct(">Q")
 _ATTEMPTS = 3
@@ -42,23 +44,26 @@ _answer = msgspec.msgpack.Decoder(list[Message] | str)
 
 
 class SlotProcesses:
-    """Where the slots of a job live on this host; `handler` makes what a new home does its work with."""
+    """The slot processes of a job on this host.
+
+    A new process calls `handler` once, to make the function that handles its requests, and ends when `wanted` is False.
+    """
 
     def __init__(self, job: str, wanted: Callable[[], bool], handler: Callable[[], Handler]) -> None:
         self._job, self._wanted, self._handler = job, wanted, handler
-        self.asked = 0
+        self.requests = 0
 
     def ask(self, slot: int, orders: bytes, rows: Sequence[bytes]) -> list[Message]:
-        """Has the tasks of a slot run, in a new home if the one that there was is gone."""
+        """Sends orders and rows to the process of a slot; returns its answer. A process that has died is replaced."""
         request = msgspec.msgpack.encode([orders, *rows])
-        self.asked += 1
+        self.requests += 1
         for _ in range(_ATTEMPTS):
             try:
                 with self._connection(slot) as connection:
                     _send(connection, request)
                     answer = _answer.decode(_receive(connection))
             except (ConnectionError, EOFError):
-                continue  # it was killed; what it had not handed back never happened
+                continue  # the process was killed; without an answer its work does not count
             if isinstance(answer, str):
                 raise StreamsError(answer)
             return answer
@@ -68,22 +73,22 @@ class SlotProcesses:
         )
 
     def _connection(self, slot: int) -> socket.socket:
-        path = _folder() / f"{hashlib.sha256(self._job.encode()).hexdigest()[:16]}-{slot}"
+        path = _socket_folder() / f"{hashlib.sha256(self._job.encode()).hexdigest()[:16]}-{slot}"
         with suppress(ConnectionError, FileNotFoundError):
-            return _connected(path)
-        with path.with_suffix(".lock").open("w") as lock:  # two attempts at a slot may come at once
+            return _connect(path)
+        with path.with_suffix(".lock").open("w") as lock:  # two workers may run attempts at a slot at the same time
             fcntl.flock(lock, fcntl.LOCK_EX)
             with suppress(ConnectionError, FileNotFoundError):
-                return _connected(path)
+                return _connect(path)
             path.unlink(missing_ok=True)
             with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
                 listener.bind(str(path))
                 listener.listen()
-                self._found(listener)
-            return _connected(path)
+                self._fork_process(listener)
+            return _connect(path)
 
-    def _found(self, listener: socket.socket) -> None:
-        """Makes a home; the process between it and us ends at once, so that nobody has to wait for either."""
+    def _fork_process(self, listener: socket.socket) -> None:
+        """Forks a slot process, twice: the process in between ends at once, so that the worker has no child to reap."""
         daemon = os.getppid()
         child = os.fork()
         if child:
@@ -92,15 +97,15 @@ class SlotProcesses:
         if os.fork():
             os._exit(0)
         try:
-            _leave_everything_but(listener.fileno())
-            _watch(lambda: self._wanted() and lives(daemon))
+            _close_files_except(listener.fileno())
+            _watch(lambda: self._wanted() and is_alive(daemon))
             _serve(listener, self._handler)
-        except BaseException:  # noqa: BLE001 - nothing of the worker that we were forked from may go on
+        except BaseException:  # noqa: BLE001 - the code of the forked worker must not continue here
             traceback.print_exc()
         os._exit(1)
 
 
-def _folder() -> Path:
+def _socket_folder() -> Path:
     folder = Path(tempfile.gettempdir()) / f"headrace-{os.getuid()}"
     folder.mkdir(mode=0o700, exist_ok=True)
     if folder.stat().st_uid != os.getuid():
@@ -108,7 +113,7 @@ def _folder() -> Path:
     return folder
 
 
-def _connected(path: Path) -> socket.socket:
+def _connect(path: Path) -> socket.socket:
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         connection.connect(str(path))
@@ -118,10 +123,10 @@ def _connected(path: Path) -> socket.socket:
     return connection
 
 
-# ------------------------------------------------------------------------------------------------------- in the home
-def _leave_everything_but(listener: int) -> None:
-    """The worker's connection to Spark must end with the worker."""
-    signal.signal(signal.SIGHUP, signal.SIG_DFL)  # the daemon says so when it ends
+# ----------------------------------------------------------------------------------------------- in the slot process
+def _close_files_except(listener: int) -> None:
+    """Closes the inherited files: the worker's connection to Spark must end with the worker."""
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)  # the daemon sends it when it ends
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     sys.stdout.flush()
     os.closerange(3, listener)
@@ -129,7 +134,7 @@ def _leave_everything_but(listener: int) -> None:
 
 
 def _watch(wanted: Callable[[], bool]) -> None:
-    """Ends the process when nobody wants it any more, whatever it does at that moment."""
+    """Ends the process when `wanted` returns False, even in the middle of a task."""
 
     def look() -> None:
         never = threading.Event()
@@ -137,7 +142,7 @@ def _watch(wanted: Callable[[], bool]) -> None:
             never.wait(1)
         os._exit(0)
 
-    threading.Thread(target=look, name="headrace home watch", daemon=True).start()
+    threading.Thread(target=look, name="headrace slot process watch", daemon=True).start()
 
 
 def _serve(listener: socket.socket, make: Callable[[], Handler]) -> None:
@@ -150,7 +155,7 @@ def _serve(listener: socket.socket, make: Callable[[], Handler]) -> None:
                 if handle is None:
                     handle = make()
                     gc.collect()
-                    gc.freeze()  # what is there now stays
+                    gc.freeze()  # these objects live as long as the process
                 answer = handle(orders, rows)
             except Exception:  # noqa: BLE001 - the worker raises it
                 _send(connection, msgspec.msgpack.encode(traceback.format_exc()))
@@ -164,11 +169,11 @@ def _send(connection: socket.socket, body: bytes) -> None:
 
 
 def _receive(connection: socket.socket) -> bytearray:
-    (length,) = _LENGTH.unpack(_exactly(connection, _LENGTH.size))
-    return _exactly(connection, length)
+    (length,) = _LENGTH.unpack(_receive_exactly(connection, _LENGTH.size))
+    return _receive_exactly(connection, length)
 
 
-def _exactly(connection: socket.socket, size: int) -> bytearray:
+def _receive_exactly(connection: socket.socket, size: int) -> bytearray:
     body = bytearray(size)
     view, done = memoryview(body), 0
     while done < size:
@@ -184,7 +189,7 @@ def _end_quietly(daemon: Any) -> None:
     """Keeps this Python worker of Spark from printing a traceback when Spark closes its connection.
 
     Spark closes the connection of a worker that was idle for a minute, and of a worker whose task it cancels. The
-    worker is a fork of PySpark's daemon, whose `worker` then fails to write an answer that nobody reads.
+    worker is a fork of PySpark's daemon, whose `worker` then fails to write its answer.
     """
     original = daemon.worker
 

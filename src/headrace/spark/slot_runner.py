@@ -1,4 +1,13 @@
-"""Runs the tasks of a slot, in its home."""
+"""Runs the tasks of a slot: restores their state, reads their input, runs them, and returns rows and receipts.
+
+    orders + rows of other tasks ──▶ SlotRunner.handle ──▶ rows for later levels, receipts, tallies
+
+With the real-time trigger a `SlotRunner` lives in the process of the slot. With the micro-batch trigger `run_slot` is
+called in a Spark worker, and forwards the orders to the slot process that has the runner (`slot_process`).
+
+An attempt may be run again or thrown away. So nothing here changes anything outside the local state and new files of
+the checkpoint; the manifest decides which attempt counts.
+"""
 
 from __future__ import annotations
 
@@ -27,103 +36,103 @@ from headrace.runtime.environment import Result, Row
 from headrace.runtime.partition_batch import PartitionBatch, partition_batches
 from headrace.runtime.task import Task, TaskEnvironment
 from headrace.spark import wire_format
-from headrace.spark.batch_planner import chunks_of, with_lost
-from headrace.spark.changelogs import take_over
-from headrace.spark.job import Job, failed, load_job, located
+from headrace.spark.batch_planner import count_lost_offsets, read_range
+from headrace.spark.changelogs import fill_stores
+from headrace.spark.job import Job, encode_failure, find_file, load_job
 from headrace.spark.routing import Router
 from headrace.spark.slot_process import Handler, Message, SlotProcesses
-from headrace.spark.stats import TaskStats, counted
+from headrace.spark.stats import TaskStats, count_by_topic
 from headrace.state.engine import Version
 
-HOMES: dict[str, SlotProcesses] = {}
-WARM = 3  # tasks after which a worker has imported everything: some of it only to hand its first result to Spark
+PROCESSES: dict[str, SlotProcesses] = {}  # of this worker, by job
+WARM = 3  # requests after which a worker has imported all modules; some are imported to return the first result
 
 
 def run_slot(job: str, slot: int, orders: bytes, rows: Sequence[bytes]) -> list[Message]:
-    """Has orders carried out at the home of a slot; `job` is where the job can be loaded from."""
-    if job not in HOMES:
-        path = located(job)
-        HOMES[job] = SlotProcesses(job, path.exists, lambda: slot_runner(job))
-    homes = HOMES[job]
-    if homes.asked < WARM:
+    """Runs orders in the process of a slot. `job` is the path of the file that `ship_job` wrote."""
+    if job not in PROCESSES:
+        path = find_file(job)
+        PROCESSES[job] = SlotProcesses(job, path.exists, lambda: make_handler(job))
+    processes = PROCESSES[job]
+    if processes.requests < WARM:
         gc.collect()
-        gc.freeze()  # Spark's daemon collects garbage after every task: 10-80 ms, else
-    return homes.ask(slot, orders, rows)
+        gc.freeze()  # Spark's daemon collects garbage after every task, which would take 10 to 80 ms
+    return processes.ask(slot, orders, rows)
 
 
-def slot_runner(job: str) -> Handler:
-    """What a home does its work with."""
-    # A batch makes many objects that live until its end: by default a quarter of its time is spent looking at them.
+def make_handler(job: str) -> Handler:
+    """Makes the handler of a slot process that runs tasks."""
+    # The objects of a batch live until its end: with the default thresholds the collector takes a quarter of the time.
     gc.set_threshold(100_000, 20, 20)
     return SlotRunner(load_job(job)).handle
 
 
 class SlotRunner:
-    """The tasks of a slot; engines, tasks and clients stay warm from batch to batch."""
+    """Runs the tasks of a slot. Engines, tasks and clients stay open from batch to batch."""
 
     def __init__(self, job: Job) -> None:
         self.job, self.storage = job, open_storage(job.checkpoint)
         self.log = open_log(job.log, job.config.client_settings)
-        self._homes: dict[TaskId, LmdbEngineProvider] = {}
+        self._engines: dict[TaskId, LmdbEngineProvider] = {}
         self._tasks: dict[TaskId, Task] = {}
         self._counts: dict[str, int] = {}
         self._router = Router(job, self.log)
-        self._globals = Globals(self)
-        self._notes = TaskStats((), 0)  # of the attempt that is running
-        self.places: Mapping[TaskId, int] | None = None  # slots by task; None: those that the job says
+        self._global_stores = GlobalStores(self)
+        self._stats = TaskStats((), 0)  # of the attempt that is running
+        self.places: Mapping[TaskId, int] | None = None  # slots by task; None: the job's own assignment
 
     def close(self) -> None:
         """Closes the processors, as an application that stops does, and the clients of the log."""
         for task in self._tasks.values():
             with suppress(StreamsError):
                 task.close()
-        for home in self._homes.values():
-            home.close()
+        for engine in self._engines.values():
+            engine.close()
         self.log.close()
 
     def _slot_of(self, task: TaskId) -> int:
         return self.job.slot_of(task) if self.places is None else self.places[task]
 
     def handle(self, raw_orders: bytes, raw_rows: Iterable[bytes]) -> list[Message]:
-        """Runs the tasks of a level for which there is something to do."""
+        """Runs the tasks of a level that have something to do; returns messages with the slots that receive them."""
         orders = wire_format.decode_orders(raw_orders)
         chunks: dict[TaskId, list[wire_format.Rows]] = {}
         for raw in raw_rows:
             some = wire_format.decode_rows(raw)
             chunks.setdefault(TaskId(some.stage, some.partition), []).append(some)
-        given: list[Message] = []
+        messages: list[Message] = []
         read = {range_.topic for order in orders.orders for range_ in order.ranges}
-        # The answer comes while tasks read and run.
+        # The request runs while tasks read and process.
         confirmed = self.log.confirm_topic_ids({topic: id_ for topic, id_ in self.job.topics.items() if topic in read})
         try:
             for order in orders.orders:
                 rows = chunks.get(TaskId(order.stage, order.partition), [])
                 if rows or order.ranges or order.carried or order.due or order.whole:
-                    given += self.perform(orders, order, rows)
-            self._see_to(confirmed)
+                    messages += self.run_task(orders, order, rows)
+            self._check_topic_ids(confirmed)
         except StreamsError as error:
             if error.retriable:
                 raise
-            given.append((0, wire_format.encode(failed(error))))
-        return given
+            messages.append((0, wire_format.encode(encode_failure(error))))
+        return messages
 
-    def _see_to(self, confirmed: Callable[[], None]) -> None:
-        """What was read of other topics than were planned never happened."""
+    def _check_topic_ids(self, confirmed: Callable[[], None]) -> None:
+        """Raises an error, and discards the tasks, if a topic that was read is not the one that was planned."""
         try:
             confirmed()
         except BaseException:
             self._tasks.clear()
             raise
 
-    def perform(
+    def run_task(
         self, orders: wire_format.Orders, order: wire_format.Order, chunks: Iterable[wire_format.Rows]
     ) -> Iterator[Message]:
-        """Runs a task; gives (slot, message) pairs: rows for later levels, and the receipt."""
+        """Runs a task. Yields (slot, message) pairs: rows for later levels, the receipt, and the tally."""
         job, task_id = self.job, TaskId(order.stage, order.partition)
         base = None if order.base is None else Version(*order.base)
         receipt = Receipt(task=task_id, level=orders.level, number=orders.number, attempt=new_attempt(), base=base)
-        self._notes = TaskStats(order.ranges, job.config.dashboard_sample_records)
-        self._globals.advance(orders)
+        self._stats = TaskStats(order.ranges, job.config.dashboard_sample_records)
+        self._global_stores.advance(orders)
         task = self._task(task_id, base, orders)
         consumed: dict[str, int] = {}
         rows = list(self._carried(task_id, orders.number)) if order.carried else []
@@ -132,7 +141,7 @@ class SlotRunner:
             some = decode_rows(chunk.packed)
             consumed[chunk.attempt] = consumed.get(chunk.attempt, 0) + len(some)
             received += some
-        self._notes.received((rows, received), job.inner_topics(order.stage))
+        self._stats.add_received((rows, received), job.inner_topics(order.stage))
         with self._running(task_id):
             result, positions = self._run(task, order, orders, receipt.version, rows, received)
         sent, carried, outbox = self._router.route(result, task_id)
@@ -144,7 +153,7 @@ class SlotRunner:
             receipt,
             whole=order.whole,
             positions=positions,
-            dropped=with_lost(order.ranges, result.dropped),
+            dropped=count_lost_offsets(order.ranges, result.dropped),
             due=task.next_tick,
             stream_time=task.here.stream_time,
             sent={target: len(some) for target, some in sent.items()},
@@ -164,8 +173,10 @@ class SlotRunner:
         if result.commit_requested:
             request = wire_format.CommitRequest(task_id.subtopology, task_id.partition)
             yield self._slot_of(task_id), wire_format.encode(request)
-        self._notes.written = counted([*sent.values(), *carried.values(), outbox], job.topics_written(order.stage))
-        yield self._slot_of(task_id), self._notes.tally(receipt, orders.clock, positions, result.outputs)
+        self._stats.written = count_by_topic(
+            [*sent.values(), *carried.values(), outbox], job.topics_written(order.stage)
+        )
+        yield self._slot_of(task_id), self._stats.encode_tally(receipt, orders.clock, positions, result.outputs)
 
     @contextmanager
     def _running(self, task_id: TaskId) -> Generator[None]:
@@ -173,30 +184,30 @@ class SlotRunner:
             with step(TASK_RUN, self.job.at_step):
                 yield
         except BaseException:
-            del self._tasks[task_id]  # what it had in mind of this batch must not go into another
+            del self._tasks[task_id]  # its memory has changes of the failed attempt
             raise
 
     def _task(self, task_id: TaskId, base: Version | None, orders: wire_format.Orders) -> Task:
-        """The task, with its state at the version that it starts from."""
+        """Returns the task, with its state restored to the version `base`."""
         job = self.job
-        home = self._homes.get(task_id)
-        if home is None:
+        engines = self._engines.get(task_id)
+        if engines is None:
             directory = Path(job.state) / job.application / str(task_id)
-            home = self._homes[task_id] = LmdbEngineProvider(directory, job.checkpoint_id, task_id)
+            engines = self._engines[task_id] = LmdbEngineProvider(directory, job.checkpoint_id, task_id)
         began = time.perf_counter()
         restored = restore(
-            home,
+            engines,
             base,
             lambda: read_ledger(self.storage, orders.number - 1).head(task_id).chain,
             lambda delta: read_delta(self.storage, task_id, delta),
         )
         if restored.how != READY:
-            self._notes.restored = restored.how, restored.entries, 1000 * (time.perf_counter() - began)
-        warm = self._tasks.get(task_id)
-        if warm is None or restored.how != READY or warm.state.version != base:
+            self._stats.restored = restored.how, restored.entries, 1000 * (time.perf_counter() - began)
+        task = self._tasks.get(task_id)
+        if task is None or restored.how != READY or task.state.version != base:
             nodes = job.nodes_of(task_id.subtopology)
-            around = TaskEnvironment(job.config, self._globals.stores, self._partitions, combines=True)
-            self._tasks[task_id] = Task(task_id, job.graph, nodes, restored.engine, around, clock=orders.clock)
+            environment = TaskEnvironment(job.config, self._global_stores.stores, self._partitions, combines=True)
+            self._tasks[task_id] = Task(task_id, job.graph, nodes, restored.engine, environment, clock=orders.clock)
         return self._tasks[task_id]
 
     def _carried(self, task_id: TaskId, number: int) -> Iterator[Row]:
@@ -215,7 +226,7 @@ class SlotRunner:
         task.here.stream_time = max(task.here.stream_time, orders.stream_time)
         clock = orders.clock
         if order.base is None and self.job.changelogs:
-            take_over(task, self.job, self.log)
+            fill_stores(task, self.job, self.log)
         ends = {TopicPartition(r.topic, r.partition): r.end for r in order.ranges}
         if len(order.ranges) == 1 and not received:
             return task.run_range(carried, self._read(order.ranges[0]), clock=clock, version=version), ends
@@ -227,9 +238,9 @@ class SlotRunner:
         return task.run_aligned(inputs, clock=clock, version=version)
 
     def _read(self, range_: wire_format.Range) -> Iterator[PartitionBatch]:
-        """A range of the log."""
+        """Reads a range of the log, and counts what is read."""
         at = TopicPartition(range_.topic, range_.partition)
-        return partition_batches(at, self._notes.reading(at, chunks_of(self.log, self.job, range_)))
+        return partition_batches(at, self._stats.observe_chunks(at, read_range(self.log, self.job, range_)))
 
     def _partitions(self, topic: str) -> int | None:
         count = self._counts.get(topic)
@@ -245,25 +256,26 @@ class SlotRunner:
         return found.partitions
 
 
-class Globals:
-    """The global stores as this process sees them: a copy in memory that follows the checkpoint."""
+class GlobalStores:
+    """The global stores in this process: a copy in memory, which follows the checkpoint."""
 
-    def __init__(self, shop: SlotRunner) -> None:
-        self._shop, self._home, self.stores = shop, MemoryEngineProvider(), dict[str, Any]()
+    def __init__(self, runner: SlotRunner) -> None:
+        self._runner, self._engines, self.stores = runner, MemoryEngineProvider(), dict[str, Any]()
         self._task: Task | None = None
-        job = shop.job
+        job = runner.job
         if job.plan.global_nodes:
-            around = TaskEnvironment(job.config, {})
+            environment = TaskEnvironment(job.config, {})
             task_id = TaskId(job.global_stage, 0)
-            self._task = Task(task_id, job.graph, job.plan.global_nodes, self._home.open(), around, clock=0)
+            self._task = Task(task_id, job.graph, job.plan.global_nodes, self._engines.open(), environment, clock=0)
             self.stores = dict(self._task.state.stores)
 
     def advance(self, orders: wire_format.Orders) -> None:
+        """Brings the copy to the version that all tasks of the batch see."""
         if self._task is None or orders.globals is None:
             return
-        storage, task_id = self._shop.storage, self._task.task_id
+        storage, task_id = self._runner.storage, self._task.task_id
         restored = restore(
-            self._home,
+            self._engines,
             Version(*orders.globals),
             lambda: read_ledger(storage, orders.number - 1).head(task_id).chain,
             lambda delta: read_delta(storage, task_id, delta),

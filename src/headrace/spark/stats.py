@@ -1,6 +1,9 @@
-"""What is counted of an attempt at a task, where rows come in and where they go out: by chunk, never row by row.
+"""Statistics for the dashboard and metrics: `TaskStats` counts one attempt at a task, `ApplicationStats` adds them up.
 
-What tasks have counted since the application was made, added up.
+    TaskStats, in a slot ── wire_format.Tally ──▶ ApplicationStats, in the driver ──▶ dashboard, metrics, batch sizes
+
+Records are counted by chunk, never one by one, because every record passes here. Only tallies of attempts whose
+receipts are committed count.
 """
 
 from __future__ import annotations
@@ -23,43 +26,43 @@ from headrace.runtime.environment import Output, Row
 from headrace.runtime.operators.bulk_counts import COUNTED
 from headrace.spark import wire_format
 
-AT_MOST = 250  # timestamps of a task and batch whose ages are told: enough for a histogram
-LOOKED_AT = 64  # of the last rows, for records to be shown
-CUT = 1000  # bytes of a key or a value that are shown
+MAX_AGES = 250  # ages of records in a tally: enough for a histogram
+LOOKED_AT = 64  # last rows that are searched for samples
+CUT = 1000  # bytes of a key or a value that a sample keeps
 _Part = tuple[int, bytes | None, bytes | None, int]  # offset, key, value, timestamp
 _topic = itemgetter(0)
 
 
 class TaskStats:
-    """Of one attempt; `keep` is how many records of each topic are kept to be shown."""
+    """The statistics of one attempt at a task. `keep` is the number of samples of each topic."""
 
     def __init__(self, ranges: Sequence[wire_format.Range], keep: int) -> None:
-        self._stride = max(1, -(-sum(range_.end - range_.start for range_ in ranges) // AT_MOST))
+        self._stride = max(1, -(-sum(range_.end - range_.start for range_ in ranges) // MAX_AGES))
         self._keep, self._ranges = keep, dict[TopicPartition, _Range]()
-        self._read, self._came = dict[str, int](), list[Sample]()
+        self._read, self._samples_in = dict[str, int](), list[Sample]()
         self.written: Mapping[str, int] = {}  # records by topic
-        self.restored: tuple[str, int, float] | None = None  # how state came here, its entries, and ms
+        self.restored: tuple[str, int, float] | None = None  # how state was restored, its entries, and ms
 
-    def reading(self, at: TopicPartition, chunks: Iterable[Chunk]) -> Iterator[Chunk]:
-        """Looks at chunks while they pass."""
+    def observe_chunks(self, at: TopicPartition, chunks: Iterable[Chunk]) -> Iterator[Chunk]:
+        """Passes chunks on, and counts them."""
         range_ = self._ranges[at] = _Range(self._stride)
         for chunk in chunks:
             range_.begin(chunk)
             yield chunk
 
-    def received(self, rows: Sequence[Sequence[Row]], topics: Sequence[str]) -> None:
-        """Rows of other tasks, of an earlier batch and of this one; `topics` are those of which there can be any."""
-        _add(self._read, counted(rows, topics))
-        self._came += [sample for some in rows for sample in _samples(some, self._keep, _of_row)]
+    def add_received(self, rows: Sequence[Sequence[Row]], topics: Sequence[str]) -> None:
+        """Counts carried and received rows. `topics` are the topics that the rows can belong to."""
+        _add(self._read, count_by_topic(rows, topics))
+        self._samples_in += [sample for some in rows for sample in _samples(some, self._keep, _of_row)]
 
-    def tally(
+    def encode_tally(
         self,
         receipt: Receipt,
         clock: int,
         positions: Mapping[TopicPartition, int],
         outputs: Sequence[Output],
     ) -> bytes:
-        """All of it, once it is known up to where the log was read."""
+        """Returns the tally as a message. `positions` say up to where the task has read the log."""
         ages: list[int] = []
         aged = 0
         for at, range_ in self._ranges.items():
@@ -67,8 +70,8 @@ class TaskStats:
             _add(self._read, {at.topic: range_.count})
             ages += [clock - timestamp for timestamp in range_.timestamps]
             aged += range_.count
-            self._came += range_.samples(at, self._keep)
-        went = _samples(outputs, self._keep, _of_output)
+            self._samples_in += range_.samples(at, self._keep)
+        samples_out = _samples(outputs, self._keep, _of_output)
         tally = wire_format.Tally(
             stage=receipt.task.subtopology,
             partition=receipt.task.partition,
@@ -78,20 +81,20 @@ class TaskStats:
             ages=ages,
             aged=aged,
             restored=self.restored,
-            came=self._came,
-            went=went,
+            samples_in=self._samples_in,
+            samples_out=samples_out,
             sizes={at.topic: range_.size for at, range_ in self._ranges.items() if range_.timestamps},
         )
         return wire_format.encode(tally)
 
 
 class _Range:
-    """A range of the log. Whoever reads it takes a chunk only when the one before is used up."""
+    """Counts a range of the log. When a task takes the next chunk, it has processed the chunk before it."""
 
     def __init__(self, stride: int) -> None:
         self._stride = stride
         self._last: Chunk | None = None
-        self._used = 0  # records of the last chunk
+        self._used = 0  # records of the last chunk that were processed
         self.count, self.timestamps, self._bytes = 0, list[int](), 0
 
     def begin(self, chunk: Chunk) -> None:
@@ -100,7 +103,7 @@ class _Range:
         self._last = chunk
 
     def end(self, position: int) -> None:
-        """Of the last chunk, what lies before a position was used."""
+        """Counts the records of the last chunk that are before a position."""
         if self._last is not None:
             self._use(bisect_left(self._last.offsets, position))
 
@@ -115,11 +118,11 @@ class _Range:
 
     @property
     def size(self) -> int:
-        """Bytes of a record, on average."""
+        """The average bytes of a record."""
         return self._bytes // len(self.timestamps)
 
     def samples(self, at: TopicPartition, keep: int) -> Iterator[Sample]:
-        """The last records that were used."""
+        """Yields the last records that were processed."""
         if self._last is None or not keep:
             return
         records, offsets = self._last.records, self._last.offsets
@@ -127,13 +130,13 @@ class _Range:
             yield _sample(at.topic, at.partition, offsets[i], records.keys[i], records.values[i], records.timestamps[i])
 
 
-def counted(rows: Sequence[Sequence[Any]], topics: Sequence[str]) -> dict[str, int]:
-    """Rows by topic, which is their first part; `topics` are those of which there can be any.
+def count_by_topic(rows: Sequence[Sequence[Any]], topics: Sequence[str]) -> dict[str, int]:
+    """Counts rows by topic, which is their first field. `topics` are the topics that they can belong to, if known.
 
-    >>> counted([[("a", 1), ("b", 2)], [("a", 3)]], ["a", "b"]), counted([[("a", 1)]], ["a"])
+    >>> count_by_topic([[("a", 1), ("b", 2)], [("a", 3)]], ["a", "b"]), count_by_topic([[("a", 1)]], ["a"])
     ({'a': 2, 'b': 1}, {'a': 1})
     """
-    if len(topics) == 1:  # nothing to look at
+    if len(topics) == 1:  # the rows need not be read
         number = sum(map(len, rows))
         return {topics[0]: number} if number else {}
     found = dict[str, int]()
@@ -148,18 +151,18 @@ def _add(counts: dict[str, int], more: Mapping[str, int]) -> None:
 
 
 def _samples(rows: Sequence[Any], keep: int, part: Callable[[Any], _Part]) -> list[Sample]:
-    """The last rows of every topic, as far as they are among the last of all."""
+    """Returns samples of every topic, from the last `LOOKED_AT` rows."""
     found: dict[str, list[Sample]] = {}
     for row in rows[: -LOOKED_AT - 1 : -1] if keep else ():
         some = found.setdefault(row[0], [])
-        if len(some) < keep and not row[0].endswith(COUNTED):  # numbers are no records
+        if len(some) < keep and not row[0].endswith(COUNTED):  # their values are counts, not records
             some.append(_sample(row[0], row[1] if row[1] is not None else -1, *part(row)))
     return [sample for some in found.values() for sample in reversed(some)]
 
 
 def _of_row(row: Row) -> _Part:
     _, _, _, key, value, timestamp, _, _ = row
-    return -1, key, value, timestamp  # it is not in the log
+    return -1, key, value, timestamp  # a row has no offset
 
 
 def _of_output(output: Output) -> _Part:
@@ -172,11 +175,11 @@ def _sample(topic: str, partition: int, offset: int, key: bytes | None, value: b
     return Sample(topic, partition, offset, key and key[:CUT], value and value[:CUT], timestamp, is_cut)
 
 
-SHOWN = 8  # records of a node
+SHOWN = 8  # samples of a node
 
 
 class ApplicationStats:
-    """Of all runs of an application; whoever watches it asks from another thread."""
+    """The statistics of all runs of an application. Its methods may be called from any thread."""
 
     def __init__(self, index: NodeIndex, dead_letters: str | None) -> None:
         self._index, self._dead_letters, self._lock = index, dead_letters, threading.Lock()
@@ -188,10 +191,10 @@ class ApplicationStats:
         self._latencies = LatencyHistogram()
         self._samples: defaultdict[str, deque[Sample]] = defaultdict(lambda: deque(maxlen=SHOWN))
         self._batches = 0
-        self.sizes: dict[str, int] = {}  # bytes of a record, by topic, in the last batch that had any
+        self.sizes: dict[str, int] = {}  # average bytes of a record, by topic, in the last batch that read the topic
 
     def add(self, receipts: Iterable[Receipt], tallies: Iterable[wire_format.Tally], clock: int, now: int) -> None:
-        """Of a batch that was committed `now`; its own clock stood at `clock` when it was planned."""
+        """Adds a batch that was planned at `clock` and committed at `now`."""
         attempts, sizes = {receipt.attempt: receipt for receipt in receipts}, dict[str, int]()
         with self._lock:
             self._batches += 1
@@ -225,14 +228,14 @@ class ApplicationStats:
             self._restored[how] += 1
             self._restored_entries += entries
             self._restored_ms += took
-        for samples, node_of in ((tally.came, index.source_of), (tally.went, index.sink_of)):
+        for samples, node_of in ((tally.samples_in, index.source_of), (tally.samples_out, index.sink_of)):
             for sample in samples:
                 node = node_of(tally.stage, sample.topic)
                 if node is not None:
                     self._samples[node].append(sample)
 
     def observed(self) -> dict[str, Any]:
-        """What an observation has of it."""
+        """Returns the statistics as fields of an observation."""
         with self._lock:
             tasks: Mapping[str, Mapping[str, int]] = {node: dict(some) for node, some in self._nodes.items()}
             nodes = {node: sum(some.values()) for node, some in tasks.items()}
@@ -254,6 +257,6 @@ class ApplicationStats:
         return {**known, "edges": self._index.count_edges(nodes)}
 
     def samples(self, node: str) -> list[Sample]:
-        """The last records that went into a source or out of a sink, oldest first."""
+        """Returns the last records into a source or out of a sink, oldest first."""
         with self._lock:
             return list(self._samples[node]) if node in self._samples else []

@@ -1,5 +1,8 @@
 # pyright: basic
-"""Stores as tables: a DataFrame of a store after a batch, read from the checkpoint by the executors."""
+"""Stores as Spark DataFrames: `read_store` returns a store after a batch, `select` runs SQL on it.
+
+The executors read the checkpoint; the application need not run. Each Spark task reads the store of one task.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +24,7 @@ from headrace.query.export import export_columns, export_rows
 from headrace.query.follower import Follower
 from headrace.topology.builder import Topology
 
-ROWS = 10_000  # in one Arrow batch
+ROWS = 10_000  # rows in one Arrow batch
 _TYPES = {
     "string": pa.string(), "bigint": pa.int64(), "int": pa.int32(), "smallint": pa.int16(), "double": pa.float64(),
     "float": pa.float32(), "boolean": pa.bool_(), "binary": pa.binary(),
@@ -37,10 +40,10 @@ def read_store(
     topology: Topology | None = None,
     config: Config | None = None,
 ) -> DataFrame:
-    """A store after a batch that is kept, by default the last one; one Spark task for each task that has a part of it.
+    """Returns a store as of a batch that the checkpoint still has, by default the last one.
 
     Columns: key, value, timestamp (if the store has them), window_start and window_end (of windows and sessions) and
-    partition. Keys and values without a type of SQL's are JSON. Serdes that are not Headrace's need the `topology`.
+    partition. Keys and values without a type in SQL are JSON. The user's own serdes need the `topology`.
     """
     follower = Follower.open(checkpoint, topology, config)
     snapshot = follower.snapshot_at(batch)
@@ -52,7 +55,7 @@ def read_store(
 
 
 def select(spark: SparkSession, checkpoint: str | Path, store: str, sql: str, *given: Any, **options: Any) -> DataFrame:
-    """What SQL says of a store, whose table is called `store`, and by its own name in backticks."""
+    """Runs SQL on a store. Its table is called `store`, or has the name of the store in backticks."""
     frame = read_store(spark, checkpoint, store, *given, **options)
     for name in ("store", f"`{store}`"):
         frame.createOrReplaceTempView(name)

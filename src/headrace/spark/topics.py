@@ -1,4 +1,8 @@
-"""The topics of an application: which it reads, and that those which it names exist."""
+"""The topics of an application: which it reads, creating them, and the positions at which it begins to read.
+
+A position comes from the checkpoint if it has one, otherwise from the consumer group, otherwise from the reset policy
+(`auto.offset.reset`, or that of the source).
+"""
 
 from __future__ import annotations
 
@@ -13,13 +17,13 @@ from headrace.model.ids import TopicPartition
 from headrace.topology.graph import Graph
 from headrace.topology.nodes import Sink, Source
 
-_PATIENCE, _LOOK_AGAIN = 10.0, 0.1  # seconds
+_TIMEOUT, _RETRY_INTERVAL = 10.0, 0.1  # seconds
 
 
 def topics_read(graph: Graph, application: str, existing: Mapping[str, object]) -> set[str]:
-    """The topics of the log that an application reads, of those that its patterns match the existing ones.
+    """Returns the topics of the log that an application reads: the named ones, and existing ones that match a pattern.
 
-    What a log keeps for itself, and its own marker on Kafka, match no pattern.
+    Internal topics of Kafka and the application's own marker topic match no pattern.
     """
     read, own = set[str](), f"{application}-delivered"
     for source in (node for node in graph.nodes.values() if isinstance(node, Source)):
@@ -31,7 +35,7 @@ def topics_read(graph: Graph, application: str, existing: Mapping[str, object]) 
 
 
 def prepare_topics(log: Log, graph: Graph, config: Config) -> set[str]:
-    """Sees that all topics which are named exist, by creating them unless that is forbidden; gives those read."""
+    """Creates the missing topics that the topology names, or raises an error; returns the topics that it reads."""
     existing = log.topics()
     read = topics_read(graph, config.application_id or "", existing)
     sinks = (node for node in graph.nodes.values() if isinstance(node, Sink))
@@ -48,8 +52,10 @@ def prepare_topics(log: Log, graph: Graph, config: Config) -> set[str]:
 
 
 def first_positions(log: Log, graph: Graph, config: Config, topics: set[str]) -> dict[TopicPartition, int]:
-    """Where partitions that were never read begin: where the application's consumer group stands, if it has read them,
-    perhaps in Java; else by the reset policy of their source, or of the application.
+    """Returns where to begin with partitions that were never read.
+
+    That is the offset of the application's consumer group, which a Java application may have committed; without one,
+    the reset policy of the source or of the application decides.
     """
     group = log.committed(config.application_id) if config.application_id else {}
     extents = log.extents(sorted(topics))
@@ -60,8 +66,8 @@ def first_positions(log: Log, graph: Graph, config: Config, topics: set[str]) ->
 def starts_by_policy(
     log: Log, graph: Graph, config: Config, extents: Mapping[TopicPartition, Extent]
 ) -> dict[TopicPartition, int]:
-    """Where to begin with partitions by the reset policies of their topics; none for those that have none."""
-    resets = {at.topic: reset_of(graph, config, at.topic) for at in extents}
+    """Returns where to begin with partitions by their reset policies; leaves out those with the policy "none"."""
+    resets = {at.topic: find_reset(graph, config, at.topic) for at in extents}
     ago = {at: SystemClock().now() - back for at in extents if isinstance(back := resets[at.topic], int)}
     since = log.offsets_for_times(ago) if ago else {}
     starts: dict[TopicPartition, int] = {}
@@ -75,8 +81,8 @@ def starts_by_policy(
     return starts
 
 
-def reset_of(graph: Graph, config: Config, topic: str) -> str | int:
-    """earliest, latest, none, or so many milliseconds back."""
+def find_reset(graph: Graph, config: Config, topic: str) -> str | int:
+    """Returns the reset policy of a topic: earliest, latest, none, or a number of milliseconds before now."""
     for source in (node for node in graph.nodes.values() if isinstance(node, Source)):
         reads = topic in source.topics or (source.pattern is not None and source.pattern.fullmatch(topic))
         if reads and source.offset_reset is not None:
@@ -85,14 +91,14 @@ def reset_of(graph: Graph, config: Config, topic: str) -> str | int:
 
 
 def await_ends(log: Log, read: Mapping[TopicPartition, tuple[int, str]], ids: Mapping[str, str]) -> None:
-    """Waits until the log shows all that was read of it: a broker that has just started may need a moment for that.
+    """Waits until the log has every offset that the checkpoint has read: a broker that has just started may lag.
 
-    A log that has really lost something is found out by whoever compares it with the checkpoint.
+    After the timeout it returns as well; the coordinator finds lost records when it compares log and checkpoint.
     """
     wanted = {at: offset for at, (offset, topic_id) in read.items() if ids.get(at.topic) == topic_id}
-    topics, end = sorted({at.topic for at in wanted}), time.monotonic() + _PATIENCE
+    topics, end = sorted({at.topic for at in wanted}), time.monotonic() + _TIMEOUT
     while topics and time.monotonic() < end:
         extents = log.extents(topics)
         if all(extents[at].end >= offset for at, offset in wanted.items() if at in extents):
             return
-        time.sleep(_LOOK_AGAIN)
+        time.sleep(_RETRY_INTERVAL)

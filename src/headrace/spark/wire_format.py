@@ -1,10 +1,11 @@
-"""What travels between levels: a Spark row is the slot that it goes to and one message.
+"""The messages between the driver, slots and levels, and how they travel through Spark.
 
-| kind u8 | MessagePack |
+    message     | kind u8 | MessagePack |
+    Spark row   | slot int | message binary |        the slot that receives the message
 
-Kinds: "O" orders, "R" rows, "C" receipt, "T" tally, "B" batch, "Q" commit request, "S" shared, "L" left, "F" failure.
-
-Messages as Arrow, which is how Spark takes and gives them.
+Kinds: "O" orders, "R" rows, "C" receipt, "T" tally, "B" batch, "Q" commit request, "S" share order, "L" share done,
+"F" failure. A message is encoded as an array of its fields, in their order. All processes of a run have the same
+version, so the format may change between versions.
 """
 
 from __future__ import annotations
@@ -21,9 +22,9 @@ SCHEMA = "slot int, message binary"
 
 
 class Range(NamedTuple):
-    """What to read of one partition of the log; `more`: the log holds more than that.
+    """A range of one partition of the log; `more` says that the log has further records.
 
-    `lost` offsets before it were never read: retention was quicker.
+    Retention removed `lost` offsets before the range before a task could read them.
     """
 
     topic: str
@@ -35,26 +36,26 @@ class Range(NamedTuple):
 
 
 class Order(NamedTuple):
-    """What a task is to do in a batch."""
+    """What a task does in a batch."""
 
     stage: int
     partition: int
     base: tuple[int, str] | None
     ranges: list[Range]
-    carried: bool  # rows from the batch before wait for it in the checkpoint
-    due: bool  # it must run, though there may be nothing to read
-    whole: bool  # it is to hand back all of its state
+    carried: bool  # the checkpoint has carried rows for it
+    due: bool  # it must run even if it has no input
+    whole: bool  # it must return its whole state instead of a delta
 
 
 class Orders(NamedTuple):
-    """For one level and slot."""
+    """The orders for one level and slot."""
 
     level: int
     number: int
     clock: int
     orders: list[Order]
     globals: tuple[int, str] | None  # the version of the global stores that all tasks see
-    stream_time: int  # that all tasks see, -1 where each has its own
+    stream_time: int  # that all tasks see; -1 if each task has its own
 
 
 class Rows(NamedTuple):
@@ -68,22 +69,24 @@ class Rows(NamedTuple):
 
 
 class Tally(NamedTuple):
-    """What was counted of an attempt at a task: it is shown, and nothing depends on it."""
+    """The statistics of an attempt at a task. Results do not depend on it."""
 
     stage: int
     partition: int
     attempt: str
     read: Mapping[str, int]  # records by topic
     written: Mapping[str, int]
-    ages: list[int]  # of some of the records of the log: ms from their timestamp to the clock of the batch
-    aged: int  # the records of the log that these stand for
-    restored: tuple[str, int, float] | None  # if state was not ready: how it came, its entries, and ms
-    came: list[Sample]
-    went: list[Sample]
-    sizes: Mapping[str, int] = {}  # bytes of a record of the log, on average, by topic
+    ages: list[int]  # of a sample of the records read: ms from their timestamp to the clock of the batch
+    aged: int  # how many records the sample stands for
+    restored: tuple[str, int, float] | None  # if state was not ready: how it was restored, its entries, and ms
+    samples_in: list[Sample]  # of what the task read and wrote, for the dashboard
+    samples_out: list[Sample]
+    sizes: Mapping[str, int] = {}  # average bytes of a record, by topic
 
 
 class Batch(NamedTuple):
+    """The number and the clock of the batch, for the driver, which commits it."""
+
     number: int
     clock: int
 
@@ -96,17 +99,17 @@ class CommitRequest(NamedTuple):
 
 
 class ShareOrder(NamedTuple):
-    """The share of a batch that somebody is to deliver; where that is exactly once, `line` names who shared it out."""
+    """A share of a batch to deliver. `owner` is what `begin_shares` returned; "" if delivery is at least once."""
 
     number: int
     share: int
     shares: int
-    line: str
-    producer: str  # who delivered that of the batch before
+    owner: str
+    producer: str  # that delivered this share of the batch before
 
 
 class ShareDone(NamedTuple):
-    """A share was delivered; `topics` are those that none of them has."""
+    """A share was delivered. `topics` are in no share: the driver delivers them."""
 
     share: int
     producer: str
@@ -114,7 +117,7 @@ class ShareDone(NamedTuple):
 
 
 class Failed(NamedTuple):
-    """A task failed for a reason that trying again does not change; `error` is pickled, if it can be."""
+    """A task failed with an error that a retry does not cure. `error` is the pickled exception, b"" if it cannot be."""
 
     text: str
     trace: str
@@ -122,7 +125,7 @@ class Failed(NamedTuple):
 
 
 _encode = msgspec.msgpack.Encoder().encode
-_LETTERS = {
+_KINDS = {
     Orders: b"O", Rows: b"R", Tally: b"T", Batch: b"B", CommitRequest: b"Q", ShareOrder: b"S", ShareDone: b"L",
     Failed: b"F",
 }  # fmt: skip
@@ -130,18 +133,18 @@ _orders, _rows = msgspec.msgpack.Decoder(Orders), msgspec.msgpack.Decoder(Rows)
 _batch, _failed = msgspec.msgpack.Decoder(Batch), msgspec.msgpack.Decoder(Failed)
 _commit_request = msgspec.msgpack.Decoder(CommitRequest)
 _tally = msgspec.msgpack.Decoder(Tally)
-_shared, _left = msgspec.msgpack.Decoder(ShareOrder), msgspec.msgpack.Decoder(ShareDone)
+_share_order, _share_done = msgspec.msgpack.Decoder(ShareOrder), msgspec.msgpack.Decoder(ShareDone)
 RECEIPT = b"C"
 
 Message = Orders | Rows | Tally | Batch | CommitRequest | ShareOrder | ShareDone | Failed
 
 
 def encode(message: Message) -> bytes:
-    return _LETTERS[type(message)] + _encode(message)
+    return _KINDS[type(message)] + _encode(message)
 
 
 def decode(raw: bytes) -> Message | bytes:  # noqa: PLR0911 - one match over the kinds of messages
-    """A message; a receipt stays bytes, without its kind.
+    """Decodes a message. A receipt stays bytes, without its kind.
 
     >>> decode(encode(Batch(7, 0)))
     Batch(number=7, clock=0)
@@ -159,9 +162,9 @@ def decode(raw: bytes) -> Message | bytes:  # noqa: PLR0911 - one match over the
         case b"Q":
             return _commit_request.decode(rest)
         case b"S":
-            return _shared.decode(rest)
+            return _share_order.decode(rest)
         case b"L":
-            return _left.decode(rest)
+            return _share_done.decode(rest)
         case b"F":
             return _failed.decode(rest)
         case _:
@@ -181,7 +184,7 @@ def is_orders(raw: bytes) -> bool:
 
 
 def level_of(raw: bytes) -> int | None:
-    """The level that orders or rows are for; it stands right behind the kind and the head of the array.
+    """Returns the level of orders or rows, None for other messages: it follows the kind and the header of the array.
 
     >>> level_of(encode(Rows(2, 0, 0, "a", b"")))
     2
@@ -195,13 +198,15 @@ def level_of(raw: bytes) -> int | None:
 ARROW_SCHEMA = pa.schema([("slot", pa.int32()), ("message", pa.binary())])
 
 
-def record_batch(rows: Sequence[tuple[int, bytes]]) -> pa.RecordBatch:
+def make_record_batch(rows: Sequence[tuple[int, bytes]]) -> pa.RecordBatch:
+    """Makes the Arrow batch in which Spark takes messages."""
     slots, messages = [slot for slot, _ in rows], [message for _, message in rows]
     return pa.RecordBatch.from_arrays(
         [pa.array(slots, pa.int32()), pa.array(messages, pa.binary())], schema=ARROW_SCHEMA
     )
 
 
-def rows_of(batches: Iterator[pa.RecordBatch]) -> Iterator[tuple[int, bytes]]:
+def read_messages(batches: Iterator[pa.RecordBatch]) -> Iterator[tuple[int, bytes]]:
+    """Yields the slots and messages of Arrow batches."""
     for batch in batches:
         yield from zip(batch.column(0).to_pylist(), batch.column(1).to_pylist(), strict=True)
