@@ -89,9 +89,11 @@ def read_range(log: Log, job: Job, range_: Range) -> Iterator[Chunk]:
     except OffsetOutOfRangeError as error:
         reset = find_reset(job.graph, job.config, topic)
         if reset == "none":
-            error.add_note("auto.offset.reset is none, so nothing says where to go on: `headrace reset` can.")
+            error.add_note(
+                "auto.offset.reset is none, so no position to continue from is known: set one with `headrace reset`."
+            )
             raise
-        raise OvertakenError(f"{error}. It goes on where auto.offset.reset ({reset}) says") from error
+        raise OvertakenError(f"{error}. The application continues where auto.offset.reset ({reset}) says") from error
 
 
 def count_lost_offsets(ranges: Sequence[Range], dropped: Mapping[str, int]) -> dict[str, int]:

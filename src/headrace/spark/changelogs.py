@@ -77,7 +77,7 @@ def await_empty_group(log: Log, application: str, patience: float = _TIMEOUT) ->
         if time.monotonic() > end:
             raise StreamsError(
                 f"the Java application {application!r} is still running ({', '.join(members)}): stop it first. "
-                "Headrace goes on with what it has done until then"
+                "Headrace continues from the state that it leaves"
             )
         if not has_warned:
             _log.warning("waiting for %s to leave the group %s", ", ".join(members), application)

@@ -28,7 +28,7 @@ from headrace.spark.slot_runner import run_slot
 from headrace.spark.wire_format import make_record_batch, read_messages
 
 
-class Slot(InputPartition):
+class SlotPartition(InputPartition):
     """Orders for the tasks of level 0 in one slot. Slot 0 also has the orders for all deeper levels."""
 
     def __init__(self, job: str, slot: int, orders: bytes, deeper: list[tuple[int, bytes]]) -> None:
@@ -84,17 +84,19 @@ class Reader(DataSourceStreamReader):
             self._opened = job, Planner(job, open_log(job.log, job.config.client_settings))
         return self._opened
 
-    def partitions(self, start: Any, end: Any) -> list[Slot]:
+    def partitions(self, start: Any, end: Any) -> list[SlotPartition]:
         (job, _), control = self._open(), read_control(self._control)
         if end["n"] != control.number + 1:  # Spark runs an empty batch at the start
-            return [Slot(self._job_path, slot, b"", []) for slot in range(job.slots)]
+            return [SlotPartition(self._job_path, slot, b"", []) for slot in range(job.slots)]
         messages = plan_orders(job, control, end["n"], end["clock"], end["ends"])
         deeper = [(slot, raw) for (level, slot), raw in messages.items() if level > 0]
         deeper.append((0, wire_format.encode(wire_format.Batch(end["n"], end["clock"]))))
         slots = range(job.slots)
-        return [Slot(self._job_path, slot, messages.get((0, slot), b""), [] if slot else deeper) for slot in slots]
+        return [
+            SlotPartition(self._job_path, slot, messages.get((0, slot), b""), [] if slot else deeper) for slot in slots
+        ]
 
-    def read(self, partition: Slot) -> Iterator[pa.RecordBatch]:
+    def read(self, partition: SlotPartition) -> Iterator[pa.RecordBatch]:
         rows = list(partition.deeper)
         if partition.orders:
             rows += run_slot(partition.job, partition.slot, partition.orders, [])

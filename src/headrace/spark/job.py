@@ -1,3 +1,4 @@
+# pyright: basic
 """The description of an application: `Setup` as its user gives it, `Job` as it is planned and sent to the processes.
 
 `Application` makes a `Setup` of its arguments and settings. A run makes a `Job` of that, and every process that runs
@@ -226,9 +227,6 @@ class Job:
     def has_processors(self) -> bool:
         """True if there may be punctuations, which are scheduled at the start and not at the first record."""
         return any(isinstance(node, Process | TableTransformValues) for node in self.graph.nodes.values())
-
-
-# pyright: basic
 
 
 def ship_job(spark: SparkSession, job: Job, path: Path) -> None:

@@ -109,7 +109,7 @@ def _socket_folder() -> Path:
     folder = Path(tempfile.gettempdir()) / f"headrace-{os.getuid()}"
     folder.mkdir(mode=0o700, exist_ok=True)
     if folder.stat().st_uid != os.getuid():
-        raise StreamsError(f"{folder} belongs to somebody else: set TMPDIR to a directory of your own")
+        raise StreamsError(f"{folder} belongs to another user: set TMPDIR to a directory of your own")
     return folder
 
 

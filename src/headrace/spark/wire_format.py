@@ -1,3 +1,4 @@
+# pyright: basic
 """The messages between the driver, slots and levels, and how they travel through Spark.
 
     message     | kind u8 | MessagePack |
@@ -190,9 +191,6 @@ def level_of(raw: bytes) -> int | None:
     2
     """
     return raw[2] if raw[:1] in (b"O", b"R") else None
-
-
-# pyright: basic
 
 
 ARROW_SCHEMA = pa.schema([("slot", pa.int32()), ("message", pa.binary())])
