@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 from headrace.model.ids import TopicPartition
 from headrace.query import Follower
 from headrace.query.history import LatencyHistogram
-from headrace.query.status import ApplicationReport, SampledRecord
+from headrace.query.status import ApplicationReport, SampledRecord, SlotReport
 from headrace.web import ApplicationView, Server
 from tests.query.programs import every_kind, finished
 
@@ -39,6 +39,10 @@ class FakeApplication:
     def snapshot(self) -> None:
         self.actions.append("snapshot")
 
+    def scale(self, slots: int) -> int:
+        self.actions.append(f"scale {slots}")
+        return min(slots, 2)
+
     def samples(self, node: str) -> list[SampledRecord]:
         return self.records.get(node, [])
 
@@ -61,6 +65,8 @@ def counted() -> dict[str, Any]:
         "restored_entries": 70,
         "restored_seconds": 0.5,
         "latency": latencies(),
+        "slots": [SlotReport(0, "one", 11, ("0_0", "1_0")), SlotReport(1, "two", 12, ("0_1",))],
+        "moves": 3,
     }
 
 

@@ -12,6 +12,7 @@ import headrace
 from headrace.checkpoint.storage import ObjectStorage
 from headrace.errors import ConfigError
 from headrace.query import Follower
+from headrace.query.client import Client
 from headrace.web import ApplicationView, Server
 from headrace.web.access import COOKIE, check_address
 from headrace.web.secrets import mask_secrets, mask_settings
@@ -116,6 +117,20 @@ def test_actions_are_done_with_the_token_only(cluster):
         for action in ("pause", "resume", "stop", "format"):
             ask(server.url, f"/actions/{action}", method="POST", authorization=f"Bearer {TOKEN}")
     assert application.actions == ["pause", "resume", "stop"]
+
+
+def test_the_number_of_slots_is_set_with_the_token_only(cluster):
+    application = FakeApplication()
+    with served(cluster, application, token=TOKEN) as server:
+        assert ask(server.url, "/actions/scale?slots=4", method="POST").status == 401
+        with Client(server.url, token=TOKEN) as client:
+            assert client.scale(4) == 2
+            for wrong in ("0", "-1", "many", ""):
+                answer = ask(
+                    server.url, f"/actions/scale?slots={wrong}", method="POST", authorization=f"Bearer {TOKEN}"
+                )
+                assert answer.status == 400
+    assert application.actions == ["scale 4"]
 
 
 def test_without_a_token_there_are_no_actions_not_even_here(cluster):

@@ -187,6 +187,15 @@ def snapshot(url: Url = DEFAULT_URL, token: Token = None) -> None:
     print_note("Started: the next batches add the snapshots to the checkpoint.")
 
 
+def scale(
+    slots: Annotated[int, typer.Argument(min=1, help="How many slots.")], url: Url = DEFAULT_URL, token: Token = None
+) -> None:
+    """Set the number of slots of a running application. Tasks move with their state, between two batches."""
+    with Client(url, token=token) as client:
+        found = client.scale(slots)
+    print_note(f"{found} slots." if found == slots else f"{found} slots: Spark has no room for more, or no more tasks.")
+
+
 def _act(url: str, token: str | None, action: str) -> None:
     with Client(url, token=token) as client:
         client.act(action)

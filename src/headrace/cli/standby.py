@@ -71,6 +71,9 @@ class StandbyInstance:
     def snapshot(self) -> None:
         self._active_app().snapshot()
 
+    def scale(self, slots: int) -> int:
+        return self._active_app().scale(slots)
+
     def samples(self, node: str) -> Sequence[SampledRecord]:
         return self._app.samples(node)
 

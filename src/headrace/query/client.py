@@ -95,6 +95,10 @@ class Client:
         """Pause, resume, snapshot or stop the application. This needs a token on the server and in this client."""
         self._request(f"/actions/{_quote(action)}", method="POST")
 
+    def scale(self, slots: int) -> int:
+        """Set the number of slots; returns how many Spark has room for. This needs a token, as `act` does."""
+        return int(self._request(f"/actions/scale?slots={slots}", method="POST")["slots"])
+
     # -------------------------------------------------------------------------------------------------- transport
     def close(self) -> None:
         connection = getattr(self._local, "connection", None)

@@ -21,6 +21,15 @@ from headrace.topology.nodes import Sink, Source
 KEEPS_UP = 5.0  # an application keeps up if no more records wait than it processes in so many seconds
 
 
+class SlotReport(NamedTuple):
+    """A slot of the real-time trigger: where it runs, and its tasks."""
+
+    slot: int
+    host: str
+    process: int
+    tasks: tuple[str, ...]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ApplicationReport:
     """What only the running application knows. Fields that it does not know stay empty.
@@ -34,6 +43,8 @@ class ApplicationReport:
     delivered: int | None = None  # the last batch that the log has
     ends: Mapping[TopicPartition, int] = field(default_factory=dict[TopicPartition, int])  # of the source topics
     phases: Mapping[int, Mapping[str, float]] = field(default_factory=dict[int, Mapping[str, float]])  # ms, by batch
+    slots: Sequence[SlotReport] = ()  # none with the micro-batch trigger
+    moves: int = 0  # tasks that were given to another slot
     batches: int = 0  # committed
     read: Mapping[str, int] = field(default_factory=dict[str, int])  # records, by topic of the log
     sent: Mapping[str, int] = field(default_factory=dict[str, int])  # records written, by topic of the log
@@ -57,6 +68,7 @@ class RunningApplication(Protocol):
     def resume(self) -> None: ...
     def stop(self) -> None: ...
     def snapshot(self) -> None: ...
+    def scale(self, slots: int) -> int: ...
     def samples(self, node: str) -> Sequence[SampledRecord]: ...
 
 

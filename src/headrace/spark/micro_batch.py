@@ -14,6 +14,7 @@ import shutil
 import threading
 import time
 from collections.abc import Callable
+from typing import Any
 
 import msgspec
 from pyspark.sql import DataFrame, SparkSession
@@ -125,6 +126,10 @@ class MicroBatchQuery:
         """Waits for a condition, which is checked now and after every batch; True if it holds."""
         with self._changed:
             return reached() or (self._changed.wait(timeout) and reached())
+
+    def observed(self) -> dict[str, Any]:
+        """What a report says about the phases of batches."""
+        return {"phases": dict(self.phases)}
 
     def check(self) -> None:
         """Raises the error that has stopped the query, if it has stopped."""

@@ -15,6 +15,7 @@ import secrets
 import threading
 import time
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import msgspec
 from pyspark.sql import SparkSession
@@ -288,6 +289,10 @@ class RealTimeEngine:
         """Waits for a condition, which is checked now and after every batch; True if it holds."""
         with self._changed:
             return reached() or (self._changed.wait(timeout) and reached())
+
+    def observed(self) -> dict[str, Any]:
+        """What a report says about the slots and the phases of batches."""
+        return {"phases": dict(self.phases), "slots": self._pool.report(), "moves": self._pool.moves}
 
     def check(self) -> None:
         """Raises what has stopped the batches."""

@@ -229,7 +229,7 @@ class Run:
         return {
             "delivered": self.coordinator.delivered,
             "ends": {at: extent.end for at, extent in self._extents().items()},
-            "phases": {} if self._engine is None else dict(self._engine.phases),
+            **({} if self._engine is None else self._engine.observed()),
             **self._stats.observed(),
         }
 

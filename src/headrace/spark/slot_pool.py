@@ -21,6 +21,7 @@ from pyspark import InheritableThread
 from pyspark.sql import SparkSession
 
 from headrace.model.ids import TaskId
+from headrace.query.status import SlotReport
 from headrace.spark.assignment import assign_tasks
 from headrace.spark.slot import DriverAddress, slot_function
 from headrace.spark.slot_messages import (
@@ -141,6 +142,15 @@ class SlotPool:
     def layout(self) -> dict[int, int]:
         """The registrations of the slots that take part in batches, by slot."""
         return dict(self._layout)
+
+    def report(self) -> list[SlotReport]:
+        """The live slots, with the tasks that they run."""
+        with self._changed:
+            live, places = self.registry.live, dict(self._places)
+        return [
+            SlotReport(slot, some.host, some.process, tuple(str(task) for task, at in places.items() if at == slot))
+            for slot, some in live.items()
+        ]
 
     @property
     def places(self) -> dict[TaskId, int]:

@@ -15,7 +15,7 @@ from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
-from headrace.errors import StoreNotReadyError
+from headrace.errors import StoreNotReadyError, StreamsError
 from headrace.web.access import COOKIE, derive_session
 from headrace.web.dashboard_json import ApplicationView
 from headrace.web.responses import encode_json, error_response, json_response
@@ -47,6 +47,7 @@ def routes(view: ApplicationView, *, token: str | None, interval: float, stop: t
         Route("/api/durability", pages.durability),
         Route("/api/settings", pages.settings),
         Route("/events", pages.events),
+        Route("/actions/scale", pages.scale, methods=["POST"]),
         Route("/actions/{action}", pages.act, methods=["POST"]),
     ]
 
@@ -166,6 +167,19 @@ class DashboardEndpoints:
             return error_response(404, "NotFound", "this application has no such action")
         await run_in_threadpool(getattr(application, action))
         return json_response({"ok": True})
+
+    async def scale(self, request: Request) -> Response:
+        """Set the number of slots: `/actions/scale?slots=4`."""
+        application, given = self._view.application, request.query_params.get("slots", "")
+        if application is None:
+            return error_response(404, "NotFound", "this application has no such action")
+        if not given.isdecimal() or int(given) < 1:
+            return error_response(400, "BadRequest", f"slots={given!r}: give a whole number, at least 1")
+        try:
+            slots = await run_in_threadpool(application.scale, int(given))
+        except StreamsError as error:
+            return error_response(409, type(error).__name__, str(error))
+        return json_response({"slots": slots})
 
 
 def _read(name: str) -> bytes:

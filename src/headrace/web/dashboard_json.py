@@ -116,6 +116,8 @@ class ApplicationView:
             "tasks": {str(task): size for task, size in sorted(snapshot.sizes.items())},
             "restore_seconds": round(size / 50e6, 2),  # a restore reads and applies 50 MB of deltas a second
             "interval_ms": self.follower.history.interval(),
+            "slots": [slot._asdict() for slot in report.slots],
+            "moves": report.moves,
         }
 
 

@@ -51,6 +51,7 @@ class ViewCollector:
         except StoreNotReadyError:
             return
         yield from _batch_metrics(self._view, snapshot, report)
+        yield from _slot_metrics(report)
         yield from _record_metrics(snapshot, report)
         yield from _store_metrics(snapshot, report)
         yield from _time_metrics(snapshot, report)
@@ -82,6 +83,14 @@ def _batch_metrics(view: ApplicationView, snapshot: Snapshot, report: Applicatio
     yield GaugeMetricFamily("headrace_copy_age_seconds", "Seconds since the copy was certainly the last batch", age)
     seconds = {phase: ms / 1000 for phase, ms in sorted(phases.items())}
     yield _gauge("headrace_batch_phase_seconds", "Phases of the last batch", "phase", seconds)
+
+
+def _slot_metrics(report: ApplicationReport) -> Iterable[Metric]:
+    tasks = GaugeMetricFamily("headrace_slot_tasks", "Tasks of a slot", labels=["slot", "host"])
+    for slot in report.slots:
+        tasks.add_metric([str(slot.slot), slot.host], len(slot.tasks))
+    yield tasks
+    yield CounterMetricFamily("headrace_task_moves", "Tasks that were given to another slot", report.moves)
 
 
 def _record_metrics(snapshot: Snapshot, report: ApplicationReport) -> Iterable[Metric]:

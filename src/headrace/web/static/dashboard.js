@@ -126,6 +126,8 @@ const showDurability = (told) => {
     "state in it": bytes(told.state_bytes),
     "back after a loss in about": duration(told.restore_seconds),
     "between batches": told.interval_ms === null ? "–" : `${number(told.interval_ms)} ms`,
+    ...Object.fromEntries(told.slots.map((slot) => [`slot ${slot.slot}`, `${slot.host}, process ${slot.process}: ${slot.tasks.join(" ") || "no tasks"}`])),
+    ...(told.slots.length ? { "tasks moved": number(told.moves) } : {}),
   };
   $("durability").replaceChildren(
     ...Object.entries(lines).flatMap(([name, value]) => [

@@ -1,0 +1,135 @@
+"""Slots of the real-time trigger: they are added, drained, killed, stopped and cut off, and results stay exact."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from headrace import Application, StreamsBuilder, Topology, serde
+from headrace.query.status import SlotReport
+from headrace.spark.session import session
+from tests.spark.places import PATIENCE_MS, Place, wait_for
+
+pytestmark = pytest.mark.spark
+
+
+def counting() -> Topology:
+    builder = StreamsBuilder()
+    lines = builder.stream("lines", key=serde.STRING, value=serde.STRING)
+    words = lines.flat_map_values(lambda line: line.split())
+    counts = words.group_by(lambda key, word: word, key=serde.STRING, value=serde.STRING).count(store="counts")
+    counts.to_stream().map_values(str).to("counts", key=serde.STRING, value=serde.STRING)
+    return builder.build()
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Place:
+    found = Place(tmp_path)
+    found.create("lines", "counts", partitions=4)
+    return found
+
+
+class Words:
+    """Sends lines, and knows how often every word was sent."""
+
+    def __init__(self, place: Place) -> None:
+        self.place, self.sent, self.number = place, Counter[str](), 0
+
+    def send(self, app: Application) -> None:
+        lines = [f"a b{self.number + n} c{n % 3}" for n in range(20)]
+        self.number += len(lines)
+        self.sent.update(word for line in lines for word in line.split())
+        self.place.send("lines", *lines)
+        app.drain(PATIENCE_MS)
+        counts = {word: found.value for word, found in app.store("counts").all()}
+        assert counts == self.sent
+
+
+def slots(app: Application) -> dict[int, SlotReport]:
+    return {slot.slot: slot for slot in app.report().slots}
+
+
+def test_slots_are_drained_and_added_while_the_application_runs(place: Place):
+    words = Words(place)
+    with place.app(counting()) as app:
+        words.send(app)
+        assert sorted(slots(app)) == [0, 1]
+        assert sorted(task for slot in slots(app).values() for task in slot.tasks) == [
+            f"{stage}_{partition}" for stage in (0, 1) for partition in range(4)
+        ]
+        assert app.scale(1) == 1
+        wait_for(app, lambda: sorted(slots(app)) == [0])
+        words.send(app)
+        assert len(slots(app)[0].tasks) == 8
+        assert app.scale(9) == 2  # as many as the session has room for
+        wait_for(app, lambda: sorted(slots(app)) == [0, 1])
+        words.send(app)
+        assert {len(slot.tasks) for slot in slots(app).values()} == {4}
+        assert app.report().moves == 8
+
+
+def kill(app: Application, victim: SlotReport) -> None:
+    os.kill(victim.process, signal.SIGKILL)
+
+
+def stop(app: Application, victim: SlotReport) -> None:
+    """The process stands still for longer than its lease."""
+    os.kill(victim.process, signal.SIGSTOP)
+
+
+def cut_off(app: Application, victim: SlotReport) -> None:
+    """The connection to the driver is closed, and the process lives on until it notices."""
+    pool: Any = app._running()._host._pool  # pyright: ignore[reportOptionalMemberAccess, reportAttributeAccessIssue]
+    pool._connections[pool.layout[victim.slot]].close()
+
+
+@pytest.mark.parametrize("harm", [kill, stop, cut_off])
+def test_a_slot_that_is_lost_is_replaced(place: Place, harm: Callable[[Application, SlotReport], None]):
+    words = Words(place)
+    with place.app(counting(), slot_lease_ms=2000) as app:
+        words.send(app)
+        for number in (0, 1):
+            victim = slots(app)[number]
+            harm(app, victim)
+            words.send(app)
+            replaced = slots(app)
+            assert number not in replaced or replaced[number].process != victim.process
+            wait_for(app, lambda: sorted(slots(app)) == [0, 1])
+            words.send(app)
+
+
+@pytest.mark.parametrize("first, second", [("real-time", "micro-batch"), ("micro-batch", "real-time")])
+def test_a_checkpoint_continues_under_the_other_trigger(place: Place, first: str, second: str):
+    words = Words(place)
+    for trigger in (first, second):
+        with place.app(counting(), trigger=trigger) as app:
+            words.send(app)
+            assert bool(slots(app)) == (trigger == "real-time")
+
+
+def test_other_jobs_and_a_second_application_run_beside_the_slots(place: Place, tmp_path: Path):
+    other = Place(tmp_path / "other", name="other")
+    other.create("lines", "counts", partitions=2)
+    words, others = Words(place), Words(other)
+    with place.app(counting()) as app, other.app(counting()) as second:
+        words.send(app)
+        others.send(second)
+        assert session().range(100).count() == 100
+        words.send(app)
+
+
+def test_the_processes_of_slots_end_with_the_application(place: Place):
+    words = Words(place)
+    with place.app(counting()) as app:
+        words.send(app)
+        processes = [slot.process for slot in slots(app).values()]
+        assert all(Path(f"/proc/{process}").exists() for process in processes)
+    # The Spark tasks are over. Spark keeps their Python workers for other jobs.
+    tracker = session().sparkContext.statusTracker()
+    assert list(tracker.getActiveJobsIds()) == []
