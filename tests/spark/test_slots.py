@@ -6,12 +6,13 @@ import os
 import signal
 from collections import Counter
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from headrace import Application, StreamsBuilder, Topology, serde
+from headrace import Application, Processor, ProcessorContext, Record, StreamsBuilder, Topology, serde
 from headrace.query.status import SlotReport
 from headrace.spark.session import session
 from tests.spark.places import PATIENCE_MS, Place, wait_for
@@ -85,7 +86,7 @@ def stop(app: Application, victim: SlotReport) -> None:
 
 def cut_off(app: Application, victim: SlotReport) -> None:
     """The connection to the driver is closed, and the process lives on until it notices."""
-    pool: Any = app._running()._host._pool  # pyright: ignore[reportOptionalMemberAccess, reportAttributeAccessIssue]
+    pool: Any = app._running()._engine._pool  # pyright: ignore[reportOptionalMemberAccess, reportAttributeAccessIssue]
     pool._connections[pool.layout[victim.slot]].close()
 
 
@@ -133,3 +134,38 @@ def test_the_processes_of_slots_end_with_the_application(place: Place):
     # The Spark tasks are over. Spark keeps their Python workers for other jobs.
     tracker = session().sparkContext.statusTracker()
     assert list(tracker.getActiveJobsIds()) == []
+
+
+class Closing(Processor[str, str, str, str]):
+    """Forwards its records, and writes down when it is closed."""
+
+    def __init__(self, file: str) -> None:
+        self.file = file
+
+    def process(self, record: Record[str, str]) -> None:
+        self.context.forward(record)
+
+    def init(self, context: ProcessorContext[str, str]) -> None:
+        self.context = context
+
+    def close(self) -> None:
+        with Path(self.file).open("a") as to:
+            to.write(f"{self.context.task_id} ")
+
+
+def test_processors_are_closed_when_their_task_moves_and_when_the_application_stops(place: Place, tmp_path: Path):
+    file = tmp_path / "closed"
+    builder = StreamsBuilder()
+    lines = builder.stream("lines", key=serde.STRING, value=serde.STRING)
+    lines.process(partial(Closing, str(file))).to("counts", key=serde.STRING, value=serde.STRING)
+    with place.app(builder.build()) as app:
+        place.send("lines", *(f"line {n}" for n in range(40)))
+        app.drain(PATIENCE_MS)
+        moving = slots(app)[1].tasks
+        app.scale(1)
+        wait_for(app, lambda: sorted(slots(app)) == [0])
+        wait_for(app, lambda: file.exists() and set(file.read_text().split()) == set(moving))
+        place.send("lines", *(f"line {n}" for n in range(40)))
+        app.drain(PATIENCE_MS)
+    assert sorted(set(file.read_text().split())) == [f"0_{partition}" for partition in range(4)]
+    assert len(place.read("counts")) == 80

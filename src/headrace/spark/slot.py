@@ -146,7 +146,8 @@ class Slot:
                         self._start(message)
                     case Layout():
                         self._peers = {peer.slot: peer for peer in message.peers}
-                        self._running().places = {TaskId(stage, at): slot for stage, at, slot in message.places}
+                        places = {TaskId(stage, at): slot for stage, at, slot in message.places}
+                        self._running().take_places(places, self._number)
                     case RunBatch():
                         self._run(message)
                     case DeliverShare():

@@ -90,6 +90,14 @@ class SlotRunner:
             engine.close()
         self.log.close()
 
+    def take_places(self, places: Mapping[TaskId, int], slot: int) -> None:
+        """Learns which slot runs which task, and closes the tasks that this slot runs no longer."""
+        self.places = places
+        for task_id in [task_id for task_id in self._tasks if places.get(task_id) != slot]:
+            with suppress(StreamsError):
+                self._tasks.pop(task_id).close()
+            self._engines.pop(task_id).close()
+
     def _slot_of(self, task: TaskId) -> int:
         return self.job.slot_of(task) if self.places is None else self.places[task]
 
