@@ -59,6 +59,16 @@ def test_log_and_stores_are_those_of_a_run_that_was_never_killed(names, ground, 
     assert (place.outputs(), place.stores()) == undisturbed
 
 
+def test_the_micro_batch_trigger_survives_a_kill_at_every_step_too(ground, jvm, undisturbed, chance):
+    place = ground("WORDS", config={**SMALL, "processing.trigger": "micro-batch"})
+    for name in BATCH:
+        kill = kill_at(name, chance.choice(["before", "after"]), chance)
+        sys.stdout.write(f"{kill}\n")
+        place.live(kill, environment=jvm).ends_by_kill()
+    place.live(environment=jvm).ends_well()
+    assert (place.outputs(), place.stores()) == undisturbed
+
+
 def test_what_a_killed_driver_leaves_running_does_no_harm_and_ends(ground, undisturbed):
     """Its JVM and its workers are still at work when the next driver starts."""
     place = ground("WORDS", config=SMALL)
@@ -69,8 +79,9 @@ def test_what_a_killed_driver_leaves_running_does_no_harm_and_ends(ground, undis
     assert (place.outputs(), place.stores()) == undisturbed
 
 
-def test_workers_that_are_killed_in_their_tasks_are_replaced(ground, jvm, undisturbed):
-    place = ground("WORDS", config=SMALL, master="local[2,4]")
+@pytest.mark.parametrize("trigger", ["real-time", "micro-batch"])
+def test_workers_that_are_killed_in_their_tasks_are_replaced(ground, jvm, undisturbed, trigger):
+    place = ground("WORDS", config={**SMALL, "processing.trigger": trigger}, master="local[2,4]")
     moments = [f"before {TASK_RUN}", f"after {TASK_RUN}", f"after {DELTA_WRITTEN}", f"after {RECEIPT}"]
     kills = [Kill(moment, 5 + 6 * n, HOME if n % 2 else WORKERS) for n, moment in enumerate(moments)]
     life = place.live(*kills, environment=jvm)

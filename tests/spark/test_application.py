@@ -61,9 +61,10 @@ def counted(address: str) -> list[tuple[str, int]]:
         return [(record.key, record.value) for record in consumer.poll(1000)]
 
 
-def test_words_are_counted_over_all_partitions_and_the_store_can_be_read(address: str, tmp_path: Path):
+@pytest.mark.parametrize("trigger", ["real-time", "micro-batch"])
+def test_words_are_counted_over_all_partitions_and_the_store_can_be_read(address: str, tmp_path: Path, trigger: str):
     produce(address, LINES)
-    with application(address, tmp_path) as app:
+    with application(address, tmp_path, trigger=trigger) as app:
         app.drain(timeout=60_000)
         counts = app.store("counts-store")
         assert {key: value.value for key, value in counts.all()} == WORDS
@@ -81,12 +82,13 @@ def test_spark_writes_down_no_more_than_the_first_of_many_batches(address: str, 
     assert dict(counted(address)) == WORDS
 
 
-def test_a_second_run_goes_on_where_the_first_one_ended_and_repeats_nothing(address: str, tmp_path: Path):
+@pytest.mark.parametrize("trigger", ["real-time", "micro-batch"])
+def test_a_second_run_goes_on_where_the_first_one_ended_and_repeats_nothing(address: str, tmp_path: Path, trigger: str):
     produce(address, LINES)
-    application(address, tmp_path).run_available()
+    application(address, tmp_path, trigger=trigger).run_available()
     first = counted(address)
-    application(address, tmp_path).run_available()
+    application(address, tmp_path, trigger=trigger).run_available()
     assert counted(address) == first
     produce(address, ["kafka"])
-    application(address, tmp_path).run_available()
+    application(address, tmp_path, trigger=trigger).run_available()
     assert counted(address)[len(first) :] == [("kafka", 4)]

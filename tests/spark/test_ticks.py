@@ -21,6 +21,12 @@ from tests.spark.places import Place, wait_for
 pytestmark = pytest.mark.spark
 
 
+@pytest.fixture(autouse=True, params=["real-time", "micro-batch"])
+def trigger(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every test runs with both triggers."""
+    monkeypatch.setenv("HEADRACE_PROCESSING_TRIGGER", request.param)
+
+
 class Clock:
     """Emits at every tick of the wall clock, three times."""
 

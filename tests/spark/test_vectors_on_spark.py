@@ -48,8 +48,10 @@ def chosen() -> list[Case]:
     return [next(case for case in cases if name in case["name"]) for name in NAMES]
 
 
+@pytest.mark.parametrize("trigger", ["real-time", "micro-batch"])
 @pytest.mark.parametrize("case", chosen(), ids=lambda case: case["name"])
-def test_a_case_gives_on_spark_what_kafka_streams_gave(case: Case):
+def test_a_case_gives_on_spark_what_kafka_streams_gave(case: Case, trigger: str, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("HEADRACE_PROCESSING_TRIGGER", trigger)
     program = Program(case)
     host = SparkHost(program.topology, dict(case))
     try:
