@@ -23,7 +23,7 @@ from pyspark.sql import SparkSession
 from headrace.checkpoint.coordinator import Coordinator
 from headrace.checkpoint.receipt import Receipt, decode_receipt
 from headrace.checkpoint.steps import RANGES_PLANNED, step
-from headrace.errors import StageRerunError
+from headrace.errors import StageRerunError, UnknownTopicError
 from headrace.log.open import open_log
 from headrace.model.clock import SystemClock
 from headrace.spark import wire_format
@@ -127,6 +127,9 @@ class RealTimeEngine:
                     continue
                 begin = time.monotonic() + shortest_interval(self._job)
                 self._run_batch(planner, control, clock, ends, began)
+        except UnknownTopicError as error:
+            # A topic was deleted. A new start finds out whether it was created again, and explains that.
+            self._failed = QueryStoppedError(str(error))
         except Exception as error:  # noqa: BLE001 - `check` raises it
             self._failed = error
         finally:
