@@ -188,17 +188,16 @@ class Run:
 
     def is_settled(self) -> bool:
         """True if everything in the log has been processed and delivered."""
-        ledger, extents = self.coordinator.ledger, self._extents()
-        read = all(ledger.positions.get(at, 0) >= extent.end for at, extent in extents.items())
+        ledger = self.coordinator.ledger
+        number = ledger.number
+        # The deliveries first: what they have written may be read again, and must be in the extents.
+        if self.coordinator.delivered < number:
+            return False
+        extents = self._extents()
+        is_read = all(ledger.positions.get(at, 0) >= extent.end for at, extent in extents.items())
         is_time_sent = self._engine is None or self._engine.has_sent_stream_time
-        at_rest = (
-            read
-            and is_time_sent
-            and not ledger.carried
-            and not ledger.changelogs
-            and self.coordinator.delivered >= ledger.number
-        )
-        return at_rest and not self._is_closing
+        at_rest = is_read and is_time_sent and not ledger.carried and not ledger.changelogs
+        return at_rest and ledger.number == number and not self._is_closing
 
     def _extents(self) -> dict[TopicPartition, Extent]:
         """Returns the extents of all topics that are read; none while the run closes, when the log may be closed."""
