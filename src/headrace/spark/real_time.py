@@ -23,7 +23,7 @@ from pyspark.sql import SparkSession
 from headrace.checkpoint.coordinator import Coordinator
 from headrace.checkpoint.receipt import Receipt, decode_receipt
 from headrace.checkpoint.steps import RANGES_PLANNED, step
-from headrace.errors import StageRerunError, UnknownTopicError
+from headrace.errors import StageRerunError, StreamsError
 from headrace.log.open import open_log
 from headrace.model.clock import SystemClock
 from headrace.spark import wire_format
@@ -121,21 +121,29 @@ class RealTimeEngine:
                     return
                 began, control = time.perf_counter(), self._control()
                 clock = SystemClock().now()
-                ends = planner.plan_ends(control)
+                ends = self._plan(planner, control)
                 if not ends and not planner.must_run(control, clock):
                     planner.wait(control)
                     continue
                 begin = time.monotonic() + shortest_interval(self._job)
                 self._run_batch(planner, control, clock, ends, began)
-        except UnknownTopicError as error:
-            # A topic was deleted. A new start finds out whether it was created again, and explains that.
-            self._failed = QueryStoppedError(str(error))
         except Exception as error:  # noqa: BLE001 - `check` raises it
             self._failed = error
         finally:
             log.close()
             with self._changed:
                 self._changed.notify_all()
+
+    def _plan(self, planner: Planner, control: Control) -> list[Ends]:
+        """Plans what to read. If the log does not allow it, the application starts anew.
+
+        A broker that restarts may give no offsets, and a topic may have been deleted: a start waits for the former, and
+        explains the latter.
+        """
+        try:
+            return planner.plan_ends(control)
+        except StreamsError as error:
+            raise QueryStoppedError(f"the next batch could not be planned: {error}") from error
 
     def _is_held_back(self, begin: float) -> bool:
         """Waits a moment if no batch may begin now."""
@@ -189,7 +197,7 @@ class RealTimeEngine:
             self._abort(attempt)
             self._pause_after(failures)
             control = self._control()
-            ends = planner.plan_ends(control)
+            ends = self._plan(planner, control)
         raise QueryStoppedError(f"batch {number} could not be run in {MAX_ATTEMPTS} attempts: {reason}")
 
     def _begin(self, orders: dict[tuple[int, int], bytes]) -> BatchAttempt:
