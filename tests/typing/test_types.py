@@ -13,6 +13,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.slow  # pyright takes ten seconds
+
 PROGRAMS = Path(__file__).parent / "programs"
 FILES = sorted(PROGRAMS.glob("*.py"))
 MARKER = re.compile(r"# error: (.+)$")
