@@ -32,7 +32,6 @@ class BatchAttempt:
     slots: Mapping[int, int]
     results: dict[int, BatchDone] = field(default_factory=dict[int, BatchDone])
     broken: str | None = None  # why it has to be planned again
-    unreachable: tuple[int, int] | None = None  # the slot that could not reach another one, and that one
 
     def finish(self, registration: int, done: BatchDone) -> None:
         """A slot has run all of its levels."""
@@ -45,7 +44,6 @@ class BatchAttempt:
         slot = self._slot(registration)
         if message.attempt == self.number and slot is not None and self.broken is None:
             self.broken = message.reason
-            self.unreachable = None if message.peer is None else (slot, message.peer)
 
     def lose(self, registration: int) -> None:
         """A slot is gone. If it has handed back its results, it is not needed for the attempt any more."""

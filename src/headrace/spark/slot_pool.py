@@ -47,8 +47,6 @@ REPLACEMENT = 3.0  # seconds that tasks of a lost slot wait for it to come back,
 FIRST_SLOTS = 10.0  # seconds that the first batch waits for all slots, once one is there
 STOP = 5.0  # seconds that slots have to end before their jobs are cancelled
 
-Event = tuple[Registration, BatchDone | BatchBroken | ShareDelivered | None]  # None: the slot is lost
-
 
 class SlotPool:
     """The slots of a running application. `handle(registration, message)` is called in the thread of the endpoint.
@@ -151,10 +149,6 @@ class SlotPool:
             SlotReport(slot, some.host, some.process, tuple(str(task) for task, at in places.items() if at == slot))
             for slot, some in live.items()
         ]
-
-    @property
-    def places(self) -> dict[TaskId, int]:
-        return dict(self._places)
 
     def is_live(self, registration: int) -> bool:
         return registration in self._connections

@@ -138,10 +138,6 @@ class SlotRegistry:
         return [s.registration for s in self._slots.values() if s.registration is not None and not s.is_wanted]
 
     @property
-    def wanted(self) -> int:
-        return sum(state.is_wanted for state in self._slots.values())
-
-    @property
     def waiting(self) -> list[int]:
         """Wanted slots that nothing serves yet."""
         return [slot for slot, state in self._slots.items() if state.is_wanted and state.registration is None]
