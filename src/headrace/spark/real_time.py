@@ -14,7 +14,8 @@ import queue
 import secrets
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import msgspec
@@ -121,10 +122,11 @@ class RealTimeEngine:
                     return
                 began, control = time.perf_counter(), self._control()
                 clock = SystemClock().now()
-                ends = self._plan(planner, control)
-                if not ends and not planner.must_run(control, clock):
-                    planner.wait(control)
-                    continue
+                with planning():
+                    ends = planner.plan_ends(control)
+                    if not ends and not planner.must_run(control, clock):
+                        planner.wait(control)
+                        continue
                 begin = time.monotonic() + shortest_interval(self._job)
                 self._run_batch(planner, control, clock, ends, began)
         except Exception as error:  # noqa: BLE001 - `check` raises it
@@ -133,17 +135,6 @@ class RealTimeEngine:
             log.close()
             with self._changed:
                 self._changed.notify_all()
-
-    def _plan(self, planner: Planner, control: Control) -> list[Ends]:
-        """Plans what to read. If the log does not allow it, the application starts anew.
-
-        A broker that restarts may give no offsets, and a topic may have been deleted: a start waits for the former, and
-        explains the latter.
-        """
-        try:
-            return planner.plan_ends(control)
-        except StreamsError as error:
-            raise QueryStoppedError(f"the next batch could not be planned: {error}") from error
 
     def _is_held_back(self, begin: float) -> bool:
         """Waits a moment if no batch may begin now."""
@@ -197,7 +188,8 @@ class RealTimeEngine:
             self._abort(attempt)
             self._pause_after(failures)
             control = self._control()
-            ends = self._plan(planner, control)
+            with planning():
+                ends = planner.plan_ends(control)
         raise QueryStoppedError(f"batch {number} could not be run in {MAX_ATTEMPTS} attempts: {reason}")
 
     def _begin(self, orders: dict[tuple[int, int], bytes]) -> BatchAttempt:
@@ -352,6 +344,19 @@ class RealTimeEngine:
     def clear(self) -> None:
         """Ends the slots; after it nothing is delivered by them."""
         self._pool.close()
+
+
+@contextmanager
+def planning() -> Generator[None]:
+    """Has the application start anew if the log does not let a batch be planned.
+
+    A broker that restarts may give no offsets, and a topic may have been deleted: a start waits for the former, and
+    explains the latter.
+    """
+    try:
+        yield
+    except StreamsError as error:
+        raise QueryStoppedError(f"the next batch could not be planned: {error}") from error
 
 
 def driver_address(spark: SparkSession, job: Job) -> DriverAddress:

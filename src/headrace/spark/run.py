@@ -20,7 +20,7 @@ from headrace.checkpoint.ledger import manifest_numbers
 from headrace.checkpoint.manifest import Changelog
 from headrace.checkpoint.recovery import read_fingerprint, read_positions
 from headrace.checkpoint.storage import Storage, open_storage
-from headrace.errors import ConfigError, StreamsError, UnknownStoreError
+from headrace.errors import ConfigError, StreamsError, TopicExistsError, UnknownStoreError, UnknownTopicError
 from headrace.log.open import TopicCreatingLog, open_log
 from headrace.log.protocol import Extent
 from headrace.model.ids import TaskId, TopicPartition
@@ -40,6 +40,7 @@ from headrace.spark.topics import await_ends, first_positions, prepare_topics, t
 
 _log = logging.getLogger(__name__)
 TOPIC_CHECK_INTERVAL = 1.0  # seconds between two checks for new, deleted or grown topics
+TOPICS_CHANGE, TOPICS_RETRY = 5.0, 0.1  # seconds that a start tries again while topics are deleted and created
 
 
 class Run:
@@ -53,10 +54,11 @@ class Run:
         self._check_log(setup.spark.sparkContext.master if setup.spark else setup.master or "local")
         self._engine: MicroBatchQuery | RealTimeEngine | None = None
         self._log = open_log(setup.log, setup.config.client_settings)
-        self.topics = prepare_topics(self._log, setup.graph, setup.config)
-        storage = open_storage(setup.checkpoint)
-        job = self._plan_job(storage)
-        self.coordinator = self._open_coordinator(storage, job)
+        try:
+            job, self.coordinator = self._take_over()
+        except BaseException:
+            self._log.close()
+            raise
         try:
             spark: Any = setup.spark if starting is None else starting.result()
             check_session(spark)
@@ -77,6 +79,19 @@ class Run:
         except BaseException:
             self.close()
             raise
+
+    def _take_over(self) -> tuple[Job, Coordinator]:
+        """Plans the job and opens its checkpoint. While another client deletes and creates topics, it tries again."""
+        storage, end = open_storage(self._setup.checkpoint), time.monotonic() + TOPICS_CHANGE
+        while True:
+            try:
+                self.topics = prepare_topics(self._log, self._setup.graph, self._setup.config)
+                job = self._plan_job(storage)
+                return job, self._open_coordinator(storage, job)
+            except (UnknownTopicError, TopicExistsError):
+                if time.monotonic() > end:
+                    raise
+                time.sleep(TOPICS_RETRY)
 
     def _check_log(self, master: str) -> None:
         if self._setup.log.startswith("file:") and not master.startswith("local"):
