@@ -142,7 +142,7 @@ def test_a_setting_without_effect_is_named_once_with_the_reason(said):
     assert said() == []
 
 
-@pytest.mark.parametrize("name", ["num.standby.replicas", "window.size.ms", "buffered.records.per.partition"])
+@pytest.mark.parametrize("name", ["max.warmup.replicas", "window.size.ms", "buffered.records.per.partition"])
 def test_what_kafka_streams_has_and_headrace_has_not_is_no_error(name, said):
     Config.of({name: 1})
     assert said()[0].startswith(f"the setting {name} has no effect: ")

@@ -159,6 +159,9 @@ def test_local_state_of_tasks_that_are_gone_is_removed_after_the_delay(tmp_path)
     for path in ((tmp_path / "app" / "0_2"), (tmp_path / "app" / "0_2" / "data.mdb"), (tmp_path / "app" / "0_0")):
         os.utime(path, (long_ago, long_ago))
     remove_old_state(job_of(tmp_path))
-    assert sorted(path.name for path in (tmp_path / "app").iterdir()) == ["0_0", "0_1", "3_0"]
+    assert sorted(path.name for path in (tmp_path / "app").iterdir() if path.is_dir()) == ["0_0", "0_1", "3_0"]
     remove_old_state(job_of(tmp_path, **{"state.cleanup.delay.ms": 0}))
-    assert sorted(path.name for path in (tmp_path / "app").iterdir()) == [str(TaskId(0, 0)), str(TaskId(0, 1))]
+    assert sorted(path.name for path in (tmp_path / "app").iterdir() if path.is_dir()) == [
+        str(TaskId(0, 0)),
+        str(TaskId(0, 1)),
+    ]

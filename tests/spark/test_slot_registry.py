@@ -14,6 +14,7 @@ def registry(slots: int = 2) -> SlotRegistry:
 def registered(some: SlotRegistry, slot: int, now: float = 0.0) -> Registration:
     found = some.register(slot, "host", 7000 + slot, process=100 + slot, now=now)
     assert found is not None
+    some.make_ready(found.number)
     return found
 
 

@@ -65,7 +65,10 @@ def counted() -> dict[str, Any]:
         "restored_entries": 70,
         "restored_seconds": 0.5,
         "latency": latencies(),
-        "slots": [SlotReport(0, "one", 11, ("0_0", "1_0")), SlotReport(1, "two", 12, ("0_1",))],
+        "slots": [
+            SlotReport(0, "one", 11, ("0_0", "1_0"), {"0_1": 0}),
+            SlotReport(1, "two", 12, ("0_1",), {"0_0": 2, "1_0": 0}),
+        ],
         "moves": 3,
     }
 

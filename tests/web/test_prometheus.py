@@ -32,6 +32,9 @@ def test_every_number_is_that_of_the_application():
     assert found["headrace_batch",] == cluster.coordinator.ledger.number
     assert found["headrace_batch_delivered",] == 4
     assert (found["headrace_slot_tasks", "0", "one"], found["headrace_slot_tasks", "1", "two"]) == (2, 1)
+    assert (found["headrace_slot_standbys", "0", "one"], found["headrace_slot_standbys", "1", "two"]) == (1, 2)
+    lag = {names[1:]: value for names, value in found.items() if names[0] == "headrace_standby_lag_batches"}
+    assert lag == {("0", "0_1"): 0, ("0_0", "1"): 2, ("1", "1_0"): 0}
     assert found["headrace_task_moves_total",] == 3
     assert found["headrace_batch_phase_seconds", "commit"] == 0.02
     assert sum(v for k, v in found.items() if k[0] == "headrace_records_in_total") == 60

@@ -171,6 +171,16 @@ class LmdbEngineProvider:
         self._engine = self._open()
         return self._engine
 
+    def peek(self) -> Version | None:
+        """Returns the version of the local state, and leaves it closed; None if it is empty, or of another task."""
+        if not self._is_ours():
+            return None
+        engine = self._open()
+        try:
+            return engine.version
+        finally:
+            engine.close()
+
     def close(self) -> None:
         if self._engine is not None:
             self._engine.close()

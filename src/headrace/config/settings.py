@@ -125,6 +125,10 @@ class Config:
         0, parsing.any_whole, "how long a task waits for an input that has no records yet", "spark.batch_planner"
     )
     num_partitions: int = setting(1, parsing.positive, "how many partitions a created topic has", "spark.topics")
+    num_standby_replicas: int = setting(
+        0, parsing.whole, "how many copies of each task's state other hosts keep ready, for the loss of a slot",
+        "spark.real_time",
+    )  # fmt: skip
     num_stream_threads: int | None = setting(
         None, parsing.positive, "how many tasks run at once on this machine; not set: one for each core", "spark.run"
     )
@@ -174,7 +178,7 @@ class Config:
     )  # fmt: skip
     state_cleanup_delay_ms: int = setting(
         600_000, parsing.milliseconds,
-        "how long the local state of a task that the application no longer has is kept; it is removed at start",
+        "how long the local state of tasks that a host no longer has is kept after its last use",
         "spark.job",
     )  # fmt: skip
     state_dir: str | None = setting(None, parsing.text, "where the local copies of the state are", "spark.job")
@@ -269,7 +273,7 @@ _FIELDS = {name.replace("_", "."): name for name in _TABLE} | OTHER_NAMES
 _NO_CLIENTS = "Spark schedules the tasks, so that there is no consumer group with members, threads or assignors"
 _NO_ROCKSDB = "stores are kept in LMDB, not in RocksDB"
 _NO_METRICS = "metrics are always recorded; `headrace run --web` serves them"
-_NO_STANDBY = "the checkpoint holds all state; to have a process ready that takes over, start `headrace run --standby`"
+_NO_STANDBY = "num.standby.replicas says how many standbys there are; a task goes to the slot with its latest copy"
 _NO_WINDOWED_CLASS = "a windowed serde is an object here: serde.windowed(inner, size)"
 # Settings of Kafka Streams that mean nothing here, with the reason.
 WITHOUT_EFFECT = {
@@ -298,7 +302,6 @@ WITHOUT_EFFECT = {
     "metrics.num.samples": _NO_METRICS,
     "metrics.recording.level": _NO_METRICS,
     "metrics.sample.window.ms": _NO_METRICS,
-    "num.standby.replicas": _NO_STANDBY,
     "partition.assignment.strategy": _NO_CLIENTS,
     "partition.grouper": _NO_CLIENTS,
     "poll.ms": "commit.interval.ms says how often a batch starts",

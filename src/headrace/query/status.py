@@ -22,12 +22,16 @@ KEEPS_UP = 5.0  # an application keeps up if no more records wait than it proces
 
 
 class SlotReport(NamedTuple):
-    """A slot of the real-time trigger: where it runs, and its tasks."""
+    """A slot of the real-time trigger: where it runs, its tasks, and its standbys.
+
+    `standbys` says for each task how many batches the standby is behind the task's state.
+    """
 
     slot: int
     host: str
     process: int
     tasks: tuple[str, ...]
+    standbys: Mapping[str, int]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,9 +1,11 @@
-"""Which slot runs which task: evenly, and so that a task stays where its state is.
+"""Which slot runs which task, and which slots keep standbys: evenly, and so that a task stays where its state is.
 
-    assign_tasks(tasks, slots, before)
+    places = assign_tasks(tasks, slots, before, warm)
+    standbys = assign_standbys(places, hosts, replicas, before)
 
 The tasks of every sub-topology are spread over the slots on their own, because the sub-topologies of a level run at
-the same time. A task moves only if its slot is gone, or has more of them than others.
+the same time. A task moves only if its slot is gone, or has more of them than others; it then goes to a slot that has a
+copy of its state, if one of these has room.
 """
 
 from __future__ import annotations
@@ -15,9 +17,14 @@ from headrace.model.ids import TaskId
 
 
 def assign_tasks(
-    tasks: Iterable[TaskId], slots: Collection[int], before: Mapping[TaskId, int] | None = None
+    tasks: Iterable[TaskId],
+    slots: Collection[int],
+    before: Mapping[TaskId, int] | None = None,
+    warm: Mapping[TaskId, Mapping[int, int]] | None = None,
 ) -> dict[TaskId, int]:
     """Assigns every task to one of the slots. `before` is the assignment that was in force, if there was one.
+
+    `warm` are the slots that have a copy of a task's state, each with the last batch in its copy.
 
     >>> tasks = [TaskId(0, 0), TaskId(0, 1), TaskId(1, 0), TaskId(1, 1)]
     >>> first = assign_tasks(tasks, [0, 1])
@@ -27,10 +34,12 @@ def assign_tasks(
     0
     >>> assign_tasks(tasks, [0, 1, 2], first) == first
     True
+    >>> assign_tasks(tasks, [0, 2, 3], first, warm={TaskId(1, 1): {3: 7}})[TaskId(1, 1)]
+    3
     """
     if not slots:
         raise ValueError("no slot is there to run tasks")
-    before = before or {}
+    before, warm = before or {}, warm or {}
     by_subtopology: dict[int, list[TaskId]] = defaultdict(list)
     for task in tasks:
         by_subtopology[task.subtopology].append(task)
@@ -39,18 +48,78 @@ def assign_tasks(
     for some in by_subtopology.values():
         most = -(-len(some) // len(total))
         here = dict.fromkeys(total, 0)
-        moving: list[TaskId] = []
-        for task in some:
-            slot = before.get(task)
-            if slot is not None and here.get(slot, most) < most:
-                found[task] = slot
-                here[slot] += 1
-                total[slot] += 1
-            else:
-                moving.append(task)
-        for task in moving:
-            slot = min(total, key=lambda slot: (here[slot], total[slot], slot))
+
+        def place(task: TaskId, slot: int, here: dict[int, int] = here) -> None:
             found[task] = slot
             here[slot] += 1
             total[slot] += 1
+
+        # Where a slot has too many, those stay that have no copy of their state elsewhere.
+        for task in sorted(some, key=lambda task: any(slot != before.get(task) for slot in warm.get(task, {}))):
+            slot = before.get(task)
+            if slot is not None and here.get(slot, most) < most:
+                place(task, slot)
+        for task in (task for task in some if task not in found):
+            copies = {slot: number for slot, number in warm.get(task, {}).items() if here.get(slot, most) < most}
+            if copies:
+                place(task, min(copies, key=lambda slot: (-copies[slot], here[slot], total[slot], slot)))
+        for task in (task for task in some if task not in found):
+            place(task, min(total, key=lambda slot: (here[slot], total[slot], slot)))
     return {task: found[task] for some in by_subtopology.values() for task in some}
+
+
+def assign_standbys(
+    places: Mapping[TaskId, int],
+    hosts: Mapping[int, str],
+    replicas: int,
+    before: Mapping[TaskId, Collection[int]] | None = None,
+) -> dict[TaskId, tuple[int, ...]]:
+    """Chooses the slots that keep standbys of each task, at most `replicas` of them.
+
+    `places` are the slots that run the tasks, `hosts` the hosts of all slots, and `before` the slots that have copies
+    already. Standbys are on hosts other than the task's own, one on each: there are fewer than `replicas` if there are
+    not enough hosts. If all slots are on one host, standbys are in other slots there.
+
+    >>> hosts = {0: "a", 1: "a", 2: "b", 3: "b"}
+    >>> standbys = assign_standbys({TaskId(0, 0): 0, TaskId(0, 1): 2}, hosts, replicas=1)
+    >>> {str(task): slots for task, slots in standbys.items()}
+    {'0_0': (2,), '0_1': (0,)}
+    >>> assign_standbys({TaskId(0, 0): 0}, {0: "a", 1: "a"}, replicas=3)[TaskId(0, 0)]
+    (1,)
+    """
+    before = before or {}
+    one_host = len(set(hosts.values())) == 1
+    tasks: dict[int, int] = defaultdict(int)  # of each sub-topology
+    for task in places:
+        tasks[task.subtopology] += 1
+    total, here = defaultdict[int, int](int), defaultdict[tuple[int, int], int](int)
+    for_owner = defaultdict[tuple[int, int, int], int](int)
+    found: dict[TaskId, tuple[int, ...]] = {}
+    for task, owner in places.items():
+        chosen: list[int] = []
+        used = set[str]() if one_host else {hosts[owner]}
+        stage = task.subtopology
+        most = -(-tasks[stage] * replicas // len(hosts))
+        for _ in range(replicas):
+            others = [slot for slot in sorted(hosts) if slot not in (owner, *chosen) and hosts[slot] not in used]
+            if not others:
+                break
+            # The standbys of one slot's tasks are spread over the others, which then share its work when it is lost.
+            slot = min(
+                others,
+                key=lambda slot: (
+                    here[stage, slot] >= most,
+                    slot not in before.get(task, ()),
+                    for_owner[stage, owner, slot],
+                    here[stage, slot],
+                    total[slot],
+                ),
+            )
+            chosen.append(slot)
+            total[slot] += 1
+            here[stage, slot] += 1
+            for_owner[stage, owner, slot] += 1
+            if not one_host:
+                used.add(hosts[slot])
+        found[task] = tuple(chosen)
+    return found

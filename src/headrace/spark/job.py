@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 import sys
 import sysconfig
 import tempfile
@@ -28,6 +27,7 @@ from pyspark import SparkFiles, cloudpickle
 from pyspark.sql import SparkSession
 
 from headrace.checkpoint.ledger import Ledger
+from headrace.checkpoint.local_copies import LocalCopies
 from headrace.checkpoint.manifest import Changelog
 from headrace.checkpoint.steps import AtStep, ignore_step
 from headrace.config import Config
@@ -128,14 +128,11 @@ def state_directory(config: Config) -> str:
 def remove_old_state(job: Job) -> None:
     """Removes the local state of tasks that the application no longer has, `state.cleanup.delay.ms` after its last use.
 
-    Only the local copies go: the checkpoint has the state.
+    Only the local copies on this host go: the checkpoint has the state. With the real-time trigger the slots of each
+    host also remove copies of tasks that have moved to other hosts (`standbys.LocalStateKeeper`).
     """
-    delay, tasks = job.config.state_cleanup_delay_ms / 1000, {str(task) for task in job.all_tasks()}
-    for folder in (Path(job.state) / job.application).glob("*_*"):
-        if folder.name not in tasks and folder.is_dir():
-            used = max((file.stat().st_mtime for file in (folder, *folder.rglob("*"))), default=0.0)
-            if time.time() - used >= delay:
-                shutil.rmtree(folder, ignore_errors=True)
+    copies = LocalCopies(job.local_state, job.checkpoint_id)
+    copies.remove_unused(job.config.state_cleanup_delay_ms / 1000, time.time(), keep=job.all_tasks())
 
 
 @dataclass(frozen=True)
@@ -160,6 +157,11 @@ class Job:
     )  # that the first batch fills stores from
     slots: int = 1  # Spark partitions of each level
     at_step: AtStep = ignore_step  # called at every step of a commit, in the process that takes it
+
+    @property
+    def local_state(self) -> Path:
+        """The directory of the local copies of this application's state."""
+        return Path(self.state) / self.application
 
     def reads(self, number: int, topic: str) -> bool:
         """True if a stage reads a topic of the log."""

@@ -27,6 +27,7 @@ from headrace.checkpoint.steps import RANGES_PLANNED, step
 from headrace.errors import StageRerunError, StreamsError
 from headrace.log.open import open_log
 from headrace.model.clock import SystemClock
+from headrace.model.ids import TaskId
 from headrace.spark import wire_format
 from headrace.spark.application_state import QueryStoppedError
 from headrace.spark.batch_attempt import BatchAttempt
@@ -82,10 +83,13 @@ class RealTimeEngine:
             bind=job.config.driver_bind_address or ("127.0.0.1" if is_local(spark) else "0.0.0.0"),  # noqa: S104
             ports=None,
             lease=job.config.slot_lease_ms / 1000,
+            replicas=job.config.num_standby_replicas,
+            stateful=[task for task in job.all_tasks() if job.stores_of(task.subtopology)],
             handle=self._handle,
         )
         self._spark, self._looked = spark, time.monotonic()
         self._scaled_to: int | None = None  # by `scale`
+        self._pool.commit(coordinator.ledger.number)
         self._pool.want(job.slots)
         self.shares = SharedDelivery(job, lambda: job.slots, self._deliver_shares)
         self._thread = threading.Thread(target=self._run, name="headrace batches", daemon=True)
@@ -226,6 +230,7 @@ class RealTimeEngine:
                 raise decode_failure(message)
         receipts: list[Receipt] = [decode_receipt(raw) for raw in messages if isinstance(raw, bytes)]
         self._coordinator.commit(number, clock, receipts)
+        self._pool.commit(number)
         self._ended[number] = time.perf_counter()
         tallies = [message for message in messages if isinstance(message, wire_format.Tally)]
         self._totals.add(receipts, tallies, clock, SystemClock().now())
@@ -295,7 +300,12 @@ class RealTimeEngine:
 
     def observed(self) -> dict[str, Any]:
         """What a report says about the slots and the phases of batches."""
-        return {"phases": dict(self.phases), "slots": self._pool.report(), "moves": self._pool.moves}
+        return {"phases": dict(self.phases), "slots": self._pool.report(self._last_change), "moves": self._pool.moves}
+
+    def _last_change(self, task: TaskId) -> int:
+        """The batch in which the state of a task changed last."""
+        version = self._coordinator.ledger.head(task).version
+        return -1 if version is None else version.number
 
     def check(self) -> None:
         """Raises what has stopped the batches."""

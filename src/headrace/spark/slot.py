@@ -20,12 +20,14 @@ import tempfile
 import threading
 import time
 import traceback
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from functools import partial
 from typing import Any, NamedTuple
 
 from pyspark import cloudpickle
 
+from headrace.checkpoint.local_copies import LocalCopies
 from headrace.errors import StreamsError
 from headrace.model.ids import TaskId
 from headrace.spark import wire_format
@@ -36,11 +38,13 @@ from headrace.spark.slot_messages import (
     AbortBatch,
     BatchBroken,
     BatchDone,
+    Committed,
     DeliverShare,
     Heartbeat,
     Hello,
     Introduction,
     Layout,
+    LocalState,
     Peer,
     RunBatch,
     ShareDelivered,
@@ -52,6 +56,7 @@ from headrace.spark.slot_messages import (
     encode_message,
 )
 from headrace.spark.slot_runner import SlotRunner
+from headrace.spark.standbys import LocalStateKeeper
 from headrace.spark.transport import Connection, Endpoint
 
 MAX_ROWS_IN_MEMORY = 256 << 20  # bytes of rows of other slots; more go to a temporary file
@@ -92,9 +97,10 @@ class Slot:
         self._connections: dict[int, Connection] = {}  # to other slots, opened by this one
         self._runner: SlotRunner | None = None
         self._job: Job | None = None
+        self._keeper: LocalStateKeeper | None = None
         self._shares: queue.SimpleQueue[DeliverShare] | None = None
         self._is_over = False
-        host = driver.bind or address_towards(driver.host, driver.port)
+        self._host = host = driver.bind or address_towards(driver.host, driver.port)
         ports = None if driver.ports is None else range(driver.ports[0], driver.ports[1] + 1)
         self._endpoint = Endpoint(
             driver.secret, self._received, self._closed, host=host, ports=ports, name="headrace slot"
@@ -145,9 +151,9 @@ class Slot:
                     case Start():
                         self._start(message)
                     case Layout():
-                        self._peers = {peer.slot: peer for peer in message.peers}
-                        places = {TaskId(stage, at): slot for stage, at, slot in message.places}
-                        self._running().take_places(places, self._number)
+                        self._take_layout(message)
+                    case Committed():
+                        self._keep().commit(message.number)
                     case RunBatch():
                         self._run(message)
                     case DeliverShare():
@@ -156,6 +162,8 @@ class Slot:
                         return
         finally:
             self._is_over = True
+            if self._keeper is not None:
+                self._keeper.close()
             if self._runner is not None:
                 self._runner.close()
             self._endpoint.close()
@@ -166,9 +174,27 @@ class Slot:
         # A batch makes many objects that live until its end: by default a quarter of its time is spent looking at them.
         gc.set_threshold(100_000, 20, 20)
         job: Job = cloudpickle.loads(message.job)
-        self._job, self._runner = job, SlotRunner(job)
+        self._job, self._runner = job, SlotRunner(job, LocalCopies(job.local_state, job.checkpoint_id))
+        delay = job.config.state_cleanup_delay_ms / 1000
+        self._keeper = LocalStateKeeper(self._runner.standbys, self._runner.copies, delay, self._tell_copies)
         gc.collect()
         gc.freeze()  # what is there now stays
+        self._tell_copies(self._runner.copies.list_free())
+
+    def _tell_copies(self, numbers: Mapping[TaskId, int]) -> None:
+        with suppress(ConnectionError):  # the endpoint's thread ends the process
+            copies = [(task.subtopology, task.partition, number) for task, number in numbers.items()]
+            self._driver.send(encode_message(LocalState(copies)))
+
+    def _take_layout(self, layout: Layout) -> None:
+        self._peers = {peer.slot: peer for peer in layout.peers}
+        places = {TaskId(stage, at): slot for stage, at, slot in layout.places}
+        standbys: dict[TaskId, set[int]] = {}
+        for stage, at, slot in layout.standbys:
+            standbys.setdefault(TaskId(stage, at), set()).add(slot)
+        here = {peer.slot for peer in layout.peers if peer.host == self._host}
+        self._running().take_places(places, self._number, standbys, here)
+        self._keep().commit(layout.committed)
 
     def _beat(self, every: float) -> None:
         never = threading.Event()
@@ -177,6 +203,10 @@ class Slot:
                 self._driver.send(encode_message(Heartbeat()))
             except ConnectionError:
                 return
+
+    def _keep(self) -> LocalStateKeeper:
+        assert self._keeper is not None  # noqa: S101 - the driver sends `Start` first
+        return self._keeper
 
     def _running(self) -> SlotRunner:
         assert self._runner is not None  # noqa: S101 - the driver sends `Start` first

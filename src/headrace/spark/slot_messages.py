@@ -1,7 +1,7 @@
 """What the driver and the slots say to each other, over the connections of `transport`.
 
-    driver ─▶ slot   Start, Layout, RunBatch, AbortBatch, DeliverShare, Stop
-    slot ─▶ driver   Hello, Heartbeat, BatchDone, BatchBroken, ShareDelivered
+    driver ─▶ slot   Start, Layout, RunBatch, AbortBatch, Committed, DeliverShare, Stop
+    slot ─▶ driver   Hello, LocalState, Heartbeat, BatchDone, BatchBroken, ShareDelivered
     slot ─▶ slot     Introduction, SlotRows
 
 Every message is an array in MessagePack: its name, then its fields. What tasks say (orders, rows, receipts) is inside,
@@ -36,10 +36,15 @@ class Peer(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Layout(Message):
-    """Which slots there are, and which slot runs which task (sub-topology, partition, slot), from the next batch on."""
+    """Which slots there are, and which slot runs which task (sub-topology, partition, slot), from the next batch on.
+
+    `standbys` are the slots that keep copies of a task's state, in the same form; `committed` is the last batch.
+    """
 
     peers: list[Peer]
     places: list[tuple[int, int, int]]
+    standbys: list[tuple[int, int, int]]
+    committed: int
 
 
 class RunBatch(Message):
@@ -54,6 +59,12 @@ class AbortBatch(Message):
     """The attempt is over: nothing of it is committed."""
 
     attempt: int
+
+
+class Committed(Message):
+    """A batch is committed: standbys may follow it."""
+
+    number: int
 
 
 class DeliverShare(Message):
@@ -75,6 +86,16 @@ class Hello(Message):
     host: str
     port: int
     process: int
+
+
+class LocalState(Message):
+    """Copies of tasks' state that the slot can use (sub-topology, partition, the last batch in the copy).
+
+    The first one answers `Start`, and says that the slot is ready to run tasks; it lists the copies that it found on
+    its host. Later ones list the standbys that it keeps.
+    """
+
+    copies: list[tuple[int, int, int]]
 
 
 class Heartbeat(Message):
@@ -125,8 +146,8 @@ class SlotRows(Message):
     rows: list[tuple[int, bytes]]
 
 
-ToSlot = Start | Layout | RunBatch | AbortBatch | DeliverShare | Stop
-ToDriver = Hello | Heartbeat | BatchDone | BatchBroken | ShareDelivered
+ToSlot = Start | Layout | RunBatch | AbortBatch | Committed | DeliverShare | Stop
+ToDriver = Hello | LocalState | Heartbeat | BatchDone | BatchBroken | ShareDelivered
 ToPeer = Introduction | SlotRows
 
 encode_message = msgspec.msgpack.Encoder().encode

@@ -14,7 +14,7 @@ import logging
 import secrets
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 
 from pyspark import InheritableThread
@@ -22,14 +22,16 @@ from pyspark.sql import SparkSession
 
 from headrace.model.ids import TaskId
 from headrace.query.status import SlotReport
-from headrace.spark.assignment import assign_tasks
+from headrace.spark.assignment import assign_standbys, assign_tasks
 from headrace.spark.slot import DriverAddress, slot_function
 from headrace.spark.slot_messages import (
     BatchBroken,
     BatchDone,
+    Committed,
     Heartbeat,
     Hello,
     Layout,
+    LocalState,
     Peer,
     ShareDelivered,
     Start,
@@ -51,7 +53,7 @@ STOP = 5.0  # seconds that slots have to end before their jobs are cancelled
 class SlotPool:
     """The slots of a running application. `handle(registration, message)` is called in the thread of the endpoint.
 
-    A message of None says that the slot is lost.
+    A message of None says that the slot is lost. `replicas` is the number of standbys of each of the `stateful` tasks.
     """
 
     def __init__(
@@ -64,6 +66,8 @@ class SlotPool:
         bind: str,
         ports: range | None,
         lease: float,
+        replicas: int,
+        stateful: Collection[TaskId],
         handle: Callable[[Registration, BatchDone | BatchBroken | ShareDelivered | None], None],
     ) -> None:
         self._spark, self._application, self._job, self._handle = spark, application, job, handle
@@ -74,6 +78,11 @@ class SlotPool:
         self._lost_at = self._first_at = 0.0
         self._layout: dict[int, int] = {}  # registrations by slot, as all slots know them
         self._places: dict[TaskId, int] = {}
+        self._hosts: dict[int, str] = {}  # of the slots in the layout
+        self._replicas, self._stateful = replicas, frozenset(stateful)
+        self._standbys: dict[TaskId, tuple[int, ...]] = {}
+        self._copies: dict[int, dict[TaskId, int]] = {}  # by registration: the last batch in its copies
+        self._committed = -1
         self.moves = 0  # tasks that were given to another slot since the start
         self._is_over = False
         self._jobs: dict[int, threading.Thread] = {}
@@ -110,24 +119,58 @@ class SlotPool:
             return not self.registry.waiting or now - self._first_at > FIRST_SLOTS
         missing = self._layout.keys() - live.keys()
         expected = missing & set(self.registry.waiting)
-        return not expected or now - self._lost_at > REPLACEMENT
+        return not expected or now - self._lost_at > REPLACEMENT or self._have_standbys(missing, live)
+
+    def _have_standbys(self, missing: Collection[int], live: Mapping[int, Registration]) -> bool:
+        """Whether other slots can go on with the tasks of lost slots at once."""
+        lost = [task for task, slot in self._places.items() if slot in missing and task in self._stateful]
+        return self._replicas > 0 and all(
+            any(slot in live and task in self._copies.get(live[slot].number, {}) for slot in self._standbys[task])
+            for task in lost
+        )
 
     def _lay_out(self, tasks: list[TaskId], live: Mapping[int, Registration]) -> dict[TaskId, int]:
         registrations = {slot: registration.number for slot, registration in live.items()}
         if registrations != self._layout or len(self._places) != len(tasks):
-            before, self._places = self._places, assign_tasks(tasks, live.keys(), self._places)
+            before, self._places = self._places, self._assign(tasks, live)
             moved = [task for task, slot in self._places.items() if before.get(task, slot) != slot]
             self.moves += len(moved)
             if moved:
                 _log.info("%d tasks move to other slots; there are %d slots", len(moved), len(live))
             self._layout = registrations
+            self._hosts = {slot: registration.host for slot, registration in live.items()}
+            self._standbys = self._assign_standbys(before)
             peers = [Peer(slot, some.number, some.host, some.port) for slot, some in live.items()]
             places = [(task.subtopology, task.partition, slot) for task, slot in self._places.items()]
+            standbys = [(task.subtopology, task.partition, at) for task, some in self._standbys.items() for at in some]
             for registration in live.values():
-                self.send(registration.number, Layout(peers, places))
+                self.send(registration.number, Layout(peers, places, standbys, self._committed))
             for registration in self.registry.unwanted:
                 self.send(registration.number, Stop())
         return self._places
+
+    def _assign(self, tasks: list[TaskId], live: Mapping[int, Registration]) -> dict[TaskId, int]:
+        """A slot that has come back on another host has left the state of its tasks behind."""
+        before = {
+            task: slot
+            for task, slot in self._places.items()
+            if slot in live and self._hosts.get(slot) == live[slot].host
+        }
+        copies = {slot: self._copies.get(registration.number, {}) for slot, registration in live.items()}
+        warm = {task: {slot: some[task] for slot, some in copies.items() if task in some} for task in tasks}
+        return assign_tasks(tasks, live.keys(), before, warm)
+
+    def _assign_standbys(self, before: Mapping[TaskId, int]) -> dict[TaskId, tuple[int, ...]]:
+        places = {task: slot for task, slot in self._places.items() if task in self._stateful}
+        copies = {task: {*self._standbys.get(task, ()), *([before[task]] if task in before else [])} for task in places}
+        return assign_standbys(places, self._hosts, self._replicas, copies)
+
+    def commit(self, number: int) -> None:
+        """A batch is committed: the slots bring their standbys to it."""
+        self._committed = number
+        if self._replicas:
+            for registration in self.layout.values():
+                self.send(registration, Committed(number))
 
     def await_slots(self) -> list[int]:
         """Returns the registrations of the live slots; waits until there is one."""
@@ -141,12 +184,26 @@ class SlotPool:
         """The registrations of the slots that take part in batches, by slot."""
         return dict(self._layout)
 
-    def report(self) -> list[SlotReport]:
-        """The live slots, with the tasks that they run."""
+    def report(self, heads: Callable[[TaskId], int]) -> list[SlotReport]:
+        """The live slots, with the tasks that they run, and their standbys.
+
+        `heads` says in which batch a task's state changed last.
+        """
         with self._changed:
-            live, places = self.registry.live, dict(self._places)
+            live, places, standbys = self.registry.live, dict(self._places), dict(self._standbys)
+            copies = {number: dict(some) for number, some in self._copies.items()}
         return [
-            SlotReport(slot, some.host, some.process, tuple(str(task) for task, at in places.items() if at == slot))
+            SlotReport(
+                slot,
+                some.host,
+                some.process,
+                tuple(str(task) for task, at in places.items() if at == slot),
+                {
+                    str(task): max(0, heads(task) - copies.get(some.number, {}).get(task, -1))
+                    for task, slots in standbys.items()
+                    if slot in slots
+                },
+            )
             for slot, some in live.items()
         ]
 
@@ -170,12 +227,19 @@ class SlotPool:
         if not isinstance(registration, Registration) or not self.is_live(registration.number):
             return  # it was replaced
         self.registry.heard(registration.number, now)
-        if not isinstance(message, Heartbeat):
+        if isinstance(message, LocalState):
+            with self._changed:
+                found = {TaskId(stage, partition): number for stage, partition, number in message.copies}
+                self._copies.setdefault(registration.number, {}).update(found)
+                self._first_at = self._first_at or now
+                self.registry.make_ready(registration.number)
+                self._changed.notify_all()
+        elif not isinstance(message, Heartbeat):
             self._handle(registration, message)
 
     def _register(self, connection: Connection, hello: Hello, now: float) -> None:
         with self._changed:
-            before = self.registry.live.get(hello.slot)
+            before = self.registry.registered(hello.slot)
             registration = self.registry.register(hello.slot, hello.host, hello.port, hello.process, now)
             if registration is None or self._is_over:
                 with suppress(ConnectionError):
@@ -183,10 +247,10 @@ class SlotPool:
                 return
             connection.peer = registration
             self._connections[registration.number] = connection
-            self._first_at = self._first_at or now
             with suppress(ConnectionError):
                 connection.send(encode_message(Start(registration.number, self.registry.lease, self._job)))
             replaced = None if before is None else self._connections.pop(before.number, None)
+            self._copies.pop(-1 if before is None else before.number, None)
             self._changed.notify_all()
         if before is not None and replaced is not None:
             replaced.close()
@@ -200,6 +264,7 @@ class SlotPool:
     def _lose(self, registration: Registration) -> None:
         with self._changed:
             connection = self._connections.pop(registration.number, None)
+            self._copies.pop(registration.number, None)
             self.registry.lose(registration.number, time.monotonic())
             self._lost_at = time.monotonic()
             self._changed.notify_all()

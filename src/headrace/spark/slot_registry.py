@@ -3,9 +3,9 @@
 A slot is a number. Its process registers with the driver, under a registration number that no other process has, and
 keeps a lease alive by heartbeats. A slot that registers again replaces its predecessor.
 
-    wanted ──submit──▶ submitted ──register──▶ live ──lost, expired──▶ submitted (Spark may run its task again)
-                           ▲                                              │
-                           └──────────── backoff ◀──── job ended ◀────────┘
+    wanted ──submit──▶ submitted ──register──▶ starting ──ready──▶ live ──lost, expired──▶ submitted
+                           ▲                                                                   │
+                           └──────────── backoff ◀──── job ended ◀──── Spark may run its task again
 
 `SlotRegistry` is a state machine: it starts no jobs, opens no sockets, and is told what time it is.
 """
@@ -34,6 +34,7 @@ class _Slot:
     is_wanted: bool = True
     has_job: bool = False
     registration: Registration | None = None
+    is_ready: bool = False
     registered_at: float = 0.0
     heard_at: float = 0.0
     losses: int = 0  # in a row
@@ -49,6 +50,11 @@ class SlotRegistry:
     [0]
     >>> registry.register(0, "host", 7001, process=5, now=1.0)
     Registration(slot=0, number=1, host='host', port=7001, process=5)
+    >>> registry.live
+    {}
+    >>> registry.make_ready(1)
+    >>> list(registry.live)
+    [0]
     >>> registry.expired(now=12.0)
     [Registration(slot=0, number=1, host='host', port=7001, process=5)]
     """
@@ -90,7 +96,14 @@ class SlotRegistry:
         self._last_number += 1
         state.registration = Registration(slot, self._last_number, host, port, process)
         state.registered_at = state.heard_at = now
+        state.is_ready = False
         return state.registration
+
+    def make_ready(self, number: int) -> None:
+        """The process of a registration has loaded the application, and can run tasks."""
+        for state in self._slots.values():
+            if state.registration is not None and state.registration.number == number:
+                state.is_ready = True
 
     def heard(self, number: int, now: float) -> None:
         """A heartbeat, or any other message, of a registration; an old one changes nothing."""
@@ -125,12 +138,17 @@ class SlotRegistry:
     # ---------------------------------------------------------------------------------------------------- what there is
     @property
     def live(self) -> dict[int, Registration]:
-        """The registered slots that are wanted."""
+        """The slots that are wanted, and ready to run tasks."""
         return {
             slot: state.registration
             for slot, state in sorted(self._slots.items())
-            if state.registration is not None and state.is_wanted
+            if state.registration is not None and state.is_ready and state.is_wanted
         }
+
+    def registered(self, slot: int) -> Registration | None:
+        """The process that serves a slot, whether it is ready or not."""
+        state = self._slots.get(slot)
+        return None if state is None else state.registration
 
     @property
     def unwanted(self) -> list[Registration]:
@@ -139,8 +157,12 @@ class SlotRegistry:
 
     @property
     def waiting(self) -> list[int]:
-        """Wanted slots that nothing serves yet."""
-        return [slot for slot, state in self._slots.items() if state.is_wanted and state.registration is None]
+        """Wanted slots that no process serves yet, or none that is ready."""
+        return [
+            slot
+            for slot, state in self._slots.items()
+            if state.is_wanted and (state.registration is None or not state.is_ready)
+        ]
 
     def losses(self, slot: int) -> int:
         """How often in a row a slot was lost."""

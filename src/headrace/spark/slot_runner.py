@@ -13,19 +13,19 @@ from __future__ import annotations
 
 import gc
 import time
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from operator import itemgetter
-from pathlib import Path
 from typing import Any
 
 from headrace.checkpoint.delta_files import read_delta
 from headrace.checkpoint.files import read_blob
 from headrace.checkpoint.ledger import read_ledger
+from headrace.checkpoint.local_copies import LocalCopies
 from headrace.checkpoint.outbox import decode_rows, encode_rows
 from headrace.checkpoint.receipt import Receipt, complete_receipt, encode_receipt, new_attempt
-from headrace.checkpoint.restore import READY, LmdbEngineProvider, MemoryEngineProvider, restore
+from headrace.checkpoint.restore import READY, MemoryEngineProvider, restore
 from headrace.checkpoint.steps import TASK_RUN, step
 from headrace.checkpoint.storage import open_storage
 from headrace.errors import StreamsError
@@ -41,10 +41,12 @@ from headrace.spark.changelogs import fill_stores
 from headrace.spark.job import Job, encode_failure, find_file, load_job
 from headrace.spark.routing import Router
 from headrace.spark.slot_process import Handler, Message, SlotProcesses
+from headrace.spark.standbys import Standbys
 from headrace.spark.stats import TaskStats, count_by_topic
 from headrace.state.engine import Version
 
 PROCESSES: dict[str, SlotProcesses] = {}  # of this worker, by job
+HANDOVER = 1.0  # seconds that a slot waits for the local state of its tasks, which another slot of the host closes
 WARM = 3  # requests after which a worker has imported all modules; some are imported to return the first result
 
 
@@ -68,12 +70,17 @@ def make_handler(job: str) -> Handler:
 
 
 class SlotRunner:
-    """Runs the tasks of a slot. Engines, tasks and clients stay open from batch to batch."""
+    """Runs the tasks of a slot. Engines, tasks and clients stay open from batch to batch.
 
-    def __init__(self, job: Job) -> None:
+    `copies` are the local copies of the tasks' state. Without them the tasks of all slots of a host use one copy each.
+    """
+
+    def __init__(self, job: Job, copies: LocalCopies | None = None) -> None:
         self.job, self.storage = job, open_storage(job.checkpoint)
         self.log = open_log(job.log, job.config.client_settings)
-        self._engines: dict[TaskId, LmdbEngineProvider] = {}
+        self.copies = copies or LocalCopies(job.local_state, job.checkpoint_id, locks=False)
+        self.standbys = Standbys(self.storage, self.copies)
+        self._mine: frozenset[TaskId] = frozenset()  # the tasks of this slot
         self._tasks: dict[TaskId, Task] = {}
         self._counts: dict[str, int] = {}
         self._router = Router(job, self.log)
@@ -86,17 +93,35 @@ class SlotRunner:
         for task in self._tasks.values():
             with suppress(StreamsError):
                 task.close()
-        for engine in self._engines.values():
-            engine.close()
+        self.copies.close()
         self.log.close()
 
-    def take_places(self, places: Mapping[TaskId, int], slot: int) -> None:
-        """Learns which slot runs which task, and closes the tasks that this slot runs no longer."""
-        self.places = places
-        for task_id in [task_id for task_id in self._tasks if places.get(task_id) != slot]:
+    def take_places(
+        self,
+        places: Mapping[TaskId, int],
+        slot: int,
+        standbys: Mapping[TaskId, Collection[int]],
+        here: Collection[int],
+    ) -> None:
+        """Learns which slot runs which task, and closes the tasks that this slot runs no longer.
+
+        `standbys` are the slots that keep copies of a task's state, `here` the slots of this host.
+        """
+        self.places, before = places, self._mine
+        self._mine = frozenset(task for task, at in places.items() if at == slot)
+        for task_id in [task_id for task_id in self._tasks if task_id not in self._mine]:
             with suppress(StreamsError):
                 self._tasks.pop(task_id).close()
-            self._engines.pop(task_id).close()
+            self.copies.open(task_id).close()
+        following = {task for task, slots in standbys.items() if slot in slots}
+        for task_id in before - self._mine - following:
+            self.copies.release(task_id)
+        self.standbys.take(self._mine)
+        self.standbys.assign(following)
+        end = time.monotonic() + HANDOVER
+        for task_id in sorted(self._mine):
+            others = len(set(standbys.get(task_id, ())) & set(here) - {slot})
+            self.copies.open(task_id, others=others, patience=end - time.monotonic())
 
     def _slot_of(self, task: TaskId) -> int:
         return self.job.slot_of(task) if self.places is None else self.places[task]
@@ -198,10 +223,7 @@ class SlotRunner:
     def _task(self, task_id: TaskId, base: Version | None, orders: wire_format.Orders) -> Task:
         """Returns the task, with its state restored to the version `base`."""
         job = self.job
-        engines = self._engines.get(task_id)
-        if engines is None:
-            directory = Path(job.state) / job.application / str(task_id)
-            engines = self._engines[task_id] = LmdbEngineProvider(directory, job.checkpoint_id, task_id)
+        engines = self.copies.open(task_id)
         began = time.perf_counter()
         restored = restore(
             engines,

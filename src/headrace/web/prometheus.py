@@ -87,9 +87,16 @@ def _batch_metrics(view: ApplicationView, snapshot: Snapshot, report: Applicatio
 
 def _slot_metrics(report: ApplicationReport) -> Iterable[Metric]:
     tasks = GaugeMetricFamily("headrace_slot_tasks", "Tasks of a slot", labels=["slot", "host"])
+    standbys = GaugeMetricFamily("headrace_slot_standbys", "Standbys in a slot", labels=["slot", "host"])
+    lag = GaugeMetricFamily(
+        "headrace_standby_lag_batches", "Batches that a standby is behind its task", labels=["slot", "task"]
+    )
     for slot in report.slots:
         tasks.add_metric([str(slot.slot), slot.host], len(slot.tasks))
-    yield tasks
+        standbys.add_metric([str(slot.slot), slot.host], len(slot.standbys))
+        for task, behind in slot.standbys.items():
+            lag.add_metric([str(slot.slot), task], behind)
+    yield from (tasks, standbys, lag)
     yield CounterMetricFamily("headrace_task_moves", "Tasks that were given to another slot", report.moves)
 
 

@@ -117,6 +117,11 @@ const showBatches = () => {
   }
 };
 
+const standbys = (slot) => {
+  const kept = Object.entries(slot.standbys).map(([task, behind]) => behind ? `${task} (${number(behind)} behind)` : task);
+  return kept.length ? `; standbys of ${kept.join(" ")}` : "";
+};
+
 const showDurability = (told) => {
   const lines = {
     "last committed batch": told.batch,
@@ -126,7 +131,7 @@ const showDurability = (told) => {
     "state in it": bytes(told.state_bytes),
     "back after a loss in about": duration(told.restore_seconds),
     "between batches": told.interval_ms === null ? "–" : `${number(told.interval_ms)} ms`,
-    ...Object.fromEntries(told.slots.map((slot) => [`slot ${slot.slot}`, `${slot.host}, process ${slot.process}: ${slot.tasks.join(" ") || "no tasks"}`])),
+    ...Object.fromEntries(told.slots.map((slot) => [`slot ${slot.slot}`, `${slot.host}, process ${slot.process}: ${slot.tasks.join(" ") || "no tasks"}${standbys(slot)}`])),
     ...(told.slots.length ? { "tasks moved": number(told.moves) } : {}),
   };
   $("durability").replaceChildren(
