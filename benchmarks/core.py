@@ -28,6 +28,7 @@ from rich.table import Table
 from headrace import JoinWindows, StreamsBuilder, TimeWindows, Topology, serde
 from headrace.config import Config
 from headrace.model.ids import TaskId
+from headrace.runtime.rows import Inputs, batch_rows
 from headrace.runtime.task import Task, TaskEnvironment
 from headrace.state.engine import Version
 from headrace.state.lmdb import LmdbEngine
@@ -273,7 +274,8 @@ def run_headrace(workload: Workload, rows: list[Row], directory: Path) -> tuple[
     task = Task(TaskId(0, 0), graph, list(graph.nodes), LmdbEngine(directory), TaskEnvironment(config, {}), clock=0)
     produced, started = 0, time.process_time()
     for number, batch in enumerate(batches(rows), 1):
-        produced += len(task.run(batch, clock=number, version=Version(number, "bench")).outputs)
+        inputs = Inputs(received=batch_rows(batch))
+        produced += len(task.run(inputs, clock=number, version=Version(number, "bench")).outputs)
     elapsed = time.process_time() - started
     task.close()
     return elapsed, produced

@@ -37,6 +37,7 @@ from headrace.log.embedded.file_log import FileLog
 from headrace.model.ids import TaskId
 from headrace.plan.subtopologies import plan
 from headrace.query import Follower
+from headrace.runtime.rows import Inputs, batch_rows
 from headrace.runtime.task import Task, TaskEnvironment
 from headrace.state.engine import MemoryEngine
 from headrace.web import ApplicationView, Server
@@ -81,7 +82,7 @@ class Host:
         base = self.coordinator.ledger.head(TaskId(0, 0)).version
         receipt = Receipt(task=TaskId(0, 0), level=0, number=number, attempt=new_attempt(), base=base)
         rows = [("in", 0, i, key.encode(), b"x", i, (), (i, 0, i)) for i, key in enumerate(keys)]
-        result = self.task.run(rows, clock=number, version=receipt.version)
+        result = self.task.run(Inputs(received=batch_rows(rows)), clock=number, version=receipt.version)
         receipt = complete_receipt(self.storage, receipt, result.delta, [], {}, lambda topic: None, inline=1 << 18)
         self.coordinator.commit(number, int(time.time() * 1000), [receipt])
 

@@ -37,7 +37,7 @@ from headrace.model.ids import TaskId, TopicPartition
 from headrace.model.partitioner import partition_of
 from headrace.plan.partition_counts import partition_counts, task_counts
 from headrace.plan.subtopologies import plan
-from headrace.runtime.environment import Row
+from headrace.runtime.rows import Inputs, PartitionBatch, Row, batch_rows
 from headrace.runtime.task import Task, TaskEnvironment
 from headrace.state.delta import Delta
 from headrace.state.engine import MemoryEngine
@@ -159,7 +159,8 @@ class Cluster:
         rows = [*self._log_rows(own), *(entry[4] for entry in arrived)]
         rows.sort(key=lambda row: row[7])
         with step(TASK_RUN, self.at_step):
-            result = task.run([*self._carried_to(receipt.task), *rows], clock=clock, version=receipt.version)
+            inputs = Inputs(received=batch_rows(rows), carried=self._carried_to(receipt.task))
+            result = task.run(inputs, clock=clock, version=receipt.version)
         outputs, carried, sent = self._routed(receipt, result.outputs, inbox)
         whole = receipt.task in self.coordinator.damaged_tasks
         delta = Delta(receipt.version, tuple(task.state.engine.scan(b"", None))) if whole else result.delta
@@ -180,10 +181,9 @@ class Cluster:
             for offset, key, value, time, headers in chunk.rows()
         ]
 
-    def _carried_to(self, task: TaskId) -> list[Row]:
+    def _carried_to(self, task: TaskId) -> list[PartitionBatch]:
         blobs = [rows.blob for rows in self.coordinator.ledger.carried_to(task)]
-        rows = [row for blob in blobs for row in decode_rows(read_blob(self.storage, blob, "carried rows"))]
-        return sorted(rows, key=lambda row: row[7])
+        return [batch for blob in blobs for batch in decode_rows(read_blob(self.storage, blob, "carried rows"))]
 
     def _routed(self, receipt: Receipt, outputs, inbox):
         """Records for the log, rows for the next batch, and how many went to tasks of this one."""
@@ -205,7 +205,7 @@ class Cluster:
                     else:
                         inbox[target].append((order, receipt.task, sequence, receipt.attempt, row))
                         sent[target] += 1
-        return own, carried, sent
+        return own, {target: batch_rows(rows) for target, rows in carried.items()}, sent
 
     # ------------------------------------------------------------------------------------------------------ state
     def _task(self, receipt: Receipt) -> Task:

@@ -1,5 +1,6 @@
 """Outboxes: as bytes, and how those of several tasks become what the log is given."""
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -8,12 +9,14 @@ from headrace.checkpoint.outbox import decode_outbox, decode_rows, encode_outbox
 from headrace.errors import CheckpointCorruptedError
 from headrace.log.chunk_format import unpack
 from headrace.log.protocol import Records
+from headrace.model.ids import TopicPartition
 from headrace.model.partitioner import partition_of
+from headrace.runtime.rows import PartitionBatch, batch_rows
 from tests.profiles import examples
 
 raw = st.none() | st.binary(max_size=3)
 headers = st.lists(st.tuples(st.text(max_size=2), raw), max_size=2).map(tuple)
-orders = st.none() | st.tuples(st.integers(0, 3), st.integers(0, 3))
+orders = st.just(()) | st.tuples(st.integers(0, 3), st.integers(0, 3))
 outputs = st.lists(
     st.tuples(st.sampled_from(["a", "b"]), st.none() | st.integers(0, 2), raw, raw, st.integers(0, 99), headers, orders)
 )
@@ -55,7 +58,7 @@ def test_partitions_that_were_not_known_are_chosen_at_delivery(rows):
 
 
 def test_records_without_a_key_stay_where_their_task_is():
-    rows = [("a", None, None, b"%d" % n, n, (), None) for n in range(5)]
+    rows = [("a", None, None, b"%d" % n, n, (), ()) for n in range(5)]
     assert list(written(encode_outbox(rows, lambda _: 3, 7))) == [("a", 1)]
     assert list(written(encode_outbox(rows, lambda _: None), home=7)) == [("a", 1)]
     assert list(written(encode_outbox(rows, lambda _: 1, 7), count=1)) == [("a", 0)]
@@ -79,7 +82,7 @@ def test_what_a_task_wrote_late_for_an_early_cause_stays_behind():
         return ("a", 0, None, name, 0, (), order)
 
     first = [row(b"x5", (5,)), row(b"x1", (1,)), row(b"x6", (6,))]
-    second = [row(b"tick", None), row(b"y3", (3,)), row(b"y5", (5,)), row(b"y7", (7,))]
+    second = [row(b"tick", ()), row(b"y3", (3,)), row(b"y5", (5,)), row(b"y7", (7,))]
     both = written(encode_outbox(first, lambda _: 1), encode_outbox(second, lambda _: 1))
     assert [value for _, value, _, _ in both["a", 0]] == [b"tick", b"y3", b"x5", b"x1", b"y5", b"x6", b"y7"]
 
@@ -106,19 +109,43 @@ def test_something_else_is_refused():
 
 
 rows = st.lists(
-    st.tuples(st.just("t"), st.integers(0, 2), st.integers(0, 99), raw, raw, st.integers(0, 99), headers, orders)
+    st.tuples(
+        st.sampled_from("tu"), st.integers(0, 2), st.integers(0, 99), raw, raw, st.integers(0, 99), headers, orders
+    )
 )
+
+
+def unbatched(batches) -> list[tuple]:
+    return [row for batch in batches for row in batch.rows()]
 
 
 @settings(max_examples=examples(40), deadline=None)
 @given(rows)
-def test_rows_for_the_next_batch_survive_being_bytes(rows):
-    assert decode_rows(encode_rows(rows)) == rows
+def test_rows_for_other_tasks_survive_being_bytes(rows):
+    assert unbatched(batch_rows(rows)) == rows
+    assert unbatched(decode_rows(encode_rows(batch_rows(rows)))) == rows
+
+
+def test_counts_survive_being_bytes():
+    at, records = TopicPartition("t", 1), Records([b"a", b"b"], [None, None], [5, 6])
+    (batch,) = decode_rows(encode_rows([PartitionBatch(at, [0, 3], records, [(5,), (6,)], [2, 7])]))
+    assert (batch.at, batch.counts, batch.records) == (at, [2, 7], records)
+    assert [row[2] for row in batch.rows()] == [0, 3]
 
 
 def test_the_bytes_of_rows_do_not_change():
     row = ("t", 0, 7, b"k", None, 5, (("h", b"1"),), (5, 0, 7))
-    assert encode_rows([row]).hex() == "485242319198a1740007c4016bc0059192a168c4013193050007"
+    assert encode_rows(
+        batch_rows([row])
+    ).hex() == "485242329199a174009107 91c4016b91c091059191 92a168c401319193050007c0".replace(" ", "")
+
+
+def test_rows_of_earlier_versions_can_be_read():
+    record = bytes.fromhex("485242319198a1740007c4016bc0059192a168c4013193050007")
+    assert unbatched(decode_rows(record)) == [("t", 0, 7, b"k", None, 5, (("h", b"1"),), (5, 0, 7))]
+    counted = b"HRB1" + msgspec.msgpack.encode([("t#counted", 0, 7, b"k", bytes(7) + b"\x03", 5, (), (5, 0, 7))])
+    (batch,) = decode_rows(counted)
+    assert (batch.at, batch.counts, unbatched([batch])) == (("t", 0), [3], [("t", 0, 7, b"k", None, 5, (), (5, 0, 7))])
 
 
 EXAMPLE = [("counts", 2, b"k", b"v", 5, (("h", b"1"),), (5, 0, 1)), ("counts", 2, b"k", None, 6, (), (6, 0, 2))]

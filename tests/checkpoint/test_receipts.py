@@ -10,6 +10,7 @@ from headrace.checkpoint.receipt import Receipt, check_receipts
 from headrace.checkpoint.storage import ObjectStorage
 from headrace.errors import StageRerunError, StorageError, StreamsError
 from headrace.model.ids import TaskId, TopicPartition
+from headrace.runtime.rows import batch_rows
 from headrace.state.delta import Delta, decode_delta
 from headrace.state.engine import Version
 
@@ -89,8 +90,8 @@ def test_a_task_starts_from_where_it_stands():
 
 # --------------------------------------------------------------------------------------------------------- completing
 DELTA = Delta(Version(7, "x1"), ((b"key", b"value"),))
-OUTPUTS = [("out", 0, b"k", b"v", 5, (), None)]
-CARRIED = {C: [("t", 0, 1, b"k", b"v", 5, (), (5,))], B: []}
+OUTPUTS = [("out", 0, b"k", b"v", 5, (), ())]
+CARRIED = {C: batch_rows([("t", 0, 1, b"k", b"v", 5, (), (5,))]), B: []}
 
 
 def completed(storage, inline: int, delta: Delta = DELTA) -> Receipt:

@@ -9,7 +9,7 @@ from random import Random
 from typing import Any, NamedTuple
 
 from headrace import TopologyError
-from headrace.runtime.environment import Row
+from headrace.runtime.rows import Row
 from tests.oracle.topologies import Program
 from tests.properties import processor_verbs, stream_verbs, table_verbs
 from tests.properties.claims import Claim, source_table

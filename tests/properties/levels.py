@@ -10,7 +10,7 @@ from headrace import Topology
 from headrace.config import Config
 from headrace.model.ids import TaskId
 from headrace.plan.subtopologies import plan
-from headrace.runtime.environment import Output, Row
+from headrace.runtime.rows import Inputs, Output, Row, batch_rows
 from headrace.runtime.task import Task, TaskEnvironment
 from headrace.state.engine import Engine, Version
 from headrace.state.keys import decode_duplicate
@@ -63,7 +63,8 @@ class Levels:
 
     def _run_stage(self, number: int, inbox: dict[int, list[Row]], written: list[Output]) -> None:
         rows = sorted(inbox[number], key=lambda row: row[7])
-        result = self._tasks[number].run(rows, clock=0, version=Version(self._version, "test"))
+        inputs = Inputs(received=batch_rows(rows))
+        result = self._tasks[number].run(inputs, clock=0, version=Version(self._version, "test"))
         self.dropped.update(result.dropped)
         for output in result.outputs:
             topic, _, key, value, timestamp, headers, order = output

@@ -14,7 +14,7 @@ from hypothesis import Phase, reject, settings
 from hypothesis import strategies as st
 
 from headrace.config import Config
-from headrace.runtime.environment import Output
+from headrace.runtime.rows import Output
 from headrace.state.engine import Engine, MemoryEngine
 from headrace.state.lmdb import LmdbEngine
 from headrace.state.versioned import Versions

@@ -7,11 +7,8 @@ from hypothesis import strategies as st
 
 from headrace import StreamsBuilder, serde
 from headrace.config import Config
-from headrace.log.protocol import Chunk, Records
 from headrace.model.ids import TaskId, TopicPartition
-from headrace.runtime.alignment import Input
-from headrace.runtime.environment import Row
-from headrace.runtime.partition_batch import PartitionBatch
+from headrace.runtime.rows import Input, Inputs, Row, batch_rows
 from headrace.runtime.task import Task, TaskEnvironment
 from headrace.state.engine import MemoryEngine, Version
 
@@ -29,18 +26,11 @@ def task() -> Task:
 
 
 def rows(topic: str, times: list[int]) -> list[Row]:
-    return [(topic, 0, i, b"k", b"%s%d" % (topic[:1].encode(), i), t, (), i) for i, t in enumerate(sorted(times))]
+    return [(topic, 0, i, b"k", b"%s%d" % (topic[:1].encode(), i), t, (), (i,)) for i, t in enumerate(sorted(times))]
 
 
-def in_batches(rows: list[Row]) -> list[PartitionBatch]:
-    if not rows:
-        return []
-    topics, partitions, offsets, keys, values, times, _, _ = zip(*rows, strict=True)
-    return [
-        PartitionBatch(
-            TopicPartition(topics[0], partitions[0]), Chunk(offsets, Records(keys, values, times)), largest=-1
-        )
-    ]
+def input_of(rows: list[Row], *, more: bool) -> Input:
+    return Input(batch_rows(rows), rows[-1][2] + 1 if rows else 0, more)
 
 
 def drained(inputs: dict[TopicPartition, list[Row]], sizes: list[int]) -> list[bytes | None]:
@@ -51,10 +41,10 @@ def drained(inputs: dict[TopicPartition, list[Row]], sizes: list[int]) -> list[b
         left = {tp: all_[at[tp] :] for tp, all_ in inputs.items()}
         if not any(left.values()):
             return out
-        given = {tp: Input(in_batches(some[:size]), more=len(some) > size) for tp, some in left.items()}
-        result, positions = running.run_aligned(given, clock=0, version=Version(number, "t"))
-        assert positions, "a batch over a backlog makes progress"
-        at |= positions
+        given = {tp: input_of(some[:size], more=len(some) > size) for tp, some in left.items() if some}
+        result = running.run(Inputs(given), clock=0, version=Version(number, "t"))
+        assert any(end > at[tp] for tp, end in result.positions.items()), "a batch over a backlog makes progress"
+        at |= result.positions
         out += [output[3] for output in result.outputs]
     raise AssertionError("the backlog is never drained")
 
@@ -68,35 +58,38 @@ def test_a_backlog_gives_what_the_records_give_in_the_order_of_their_times(
     users: list[int], views: list[int], sizes: list[int]
 ):
     inputs = {USERS: rows("users", users), VIEWS: rows("views", views)}
-    by_time = sorted([*inputs[USERS], *inputs[VIEWS]], key=lambda row: row[5])
-    slowly = task().run(by_time, clock=0, version=Version(1, "t"))
-    assert drained(inputs, sizes) == [output[3] for output in slowly.outputs]
+    running, slowly = task(), []
+    for number, row in enumerate(sorted([*inputs[USERS], *inputs[VIEWS]], key=lambda row: row[5])):
+        one = {TopicPartition(row[0], 0): input_of([row], more=False)}
+        slowly += running.run(Inputs(one), clock=0, version=Version(number, "t")).outputs
+    assert drained(inputs, sizes) == [output[3] for output in slowly]
 
 
 def test_an_input_that_is_used_up_though_the_log_holds_more_stops_the_others():
     #  users   0 ............ (more)
     #  views   5   9              only the record at 0 may go: the next user may be of time 1
     inputs = {
-        USERS: Input(in_batches(rows("users", [0])), more=True),
-        VIEWS: Input(in_batches(rows("views", [5, 9])), more=False),
+        USERS: input_of(rows("users", [0]), more=True),
+        VIEWS: input_of(rows("views", [5, 9]), more=False),
     }
-    result, positions = task().run_aligned(inputs, clock=0, version=Version(1, "t"))
-    assert positions == {USERS: 1}
+    result = task().run(Inputs(inputs), clock=0, version=Version(1, "t"))
+    assert result.positions == {USERS: 1, VIEWS: 0}
     assert not result.outputs
 
 
 def test_a_row_that_is_left_out_counts_as_consumed():
     running = task()
-    bad: Row = ("views", 0, 0, b"k", b"v", -1, (), 0)
+    bad: Row = ("views", 0, 0, b"k", b"v", -1, (), (0,))
     builder = StreamsBuilder()
+    builder.stream("users").to("out")
     builder.stream("views", key=serde.STRING, value=serde.STRING, timestamp=lambda record, _: record.timestamp).to(
         "out"
     )
     graph = builder.build().graph()
     config = Config.of({"application.id": "a"})
     running = Task(TaskId(0, 0), graph, list(graph.nodes), MemoryEngine(), TaskEnvironment(config, {}), clock=0)
-    result, positions = running.run_aligned(
-        {VIEWS: Input(in_batches([bad]), more=False)}, clock=0, version=Version(1, "t")
-    )
-    assert positions == {VIEWS: 1}
-    assert result.dropped == {"negative timestamp": 1}
+    for number, more in enumerate([{}, {USERS: input_of([], more=False)}]):
+        inputs = {VIEWS: input_of([bad], more=False), **more}
+        result = running.run(Inputs(inputs), clock=0, version=Version(number, "t"))
+        assert result.positions[VIEWS] == 1
+        assert result.dropped == {"negative timestamp": 1}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 import pytest
 from hypothesis import given
@@ -15,9 +15,8 @@ from headrace.config import Config
 from headrace.log.protocol import Chunk, Records
 from headrace.model.ids import TaskId, TopicPartition
 from headrace.plan.subtopologies import plan
-from headrace.runtime.environment import Row
-from headrace.runtime.operators.bulk_counts import COUNTED, counted_topics
-from headrace.runtime.partition_batch import partition_batches
+from headrace.runtime.operators.bulk_counts import counted_topics
+from headrace.runtime.rows import Input, Inputs, PartitionBatch, batch_outputs, batch_rows, read_batches
 from headrace.runtime.task import Task, TaskEnvironment
 from headrace.state.engine import MemoryEngine, Version
 
@@ -52,7 +51,7 @@ class Seen(NamedTuple):
 
 
 def run(topology: Topology, batches: Sequence[Sequence[Sequence[LogRecord]]], *, at_once: bool) -> Seen:
-    """Batches of partitions of records; `at_once`: in partition batches, or row by row."""
+    """Batches of partitions of records; `at_once`: counted in bulk and sent as counts, or row by row."""
     graph = topology.graph()
     stages = plan(graph).stages
     around = TaskEnvironment(CONFIG, {}, lambda _: 2, combines=at_once)
@@ -68,30 +67,30 @@ def run(topology: Topology, batches: Sequence[Sequence[Sequence[LogRecord]]], *,
         return tasks[id_]
 
     for number, batch in enumerate(batches):
-        inbox: list[Row] = []
+        inbox: list[PartitionBatch] = []
         outputs: list[Any] = []
         version = Version(number, "a")
         for partition, records in enumerate(batch):
             chunk = Chunk(range(offsets[partition], offsets[partition] + len(records)), Records.from_rows(records))
             offsets[partition] += len(records)
-            parts = [some for some in (chunk,) if len(some)]
-            pieces = partition_batches(TopicPartition("in", partition), parts)
-            level_0 = task(0, partition)
+            at = TopicPartition("in", partition)
+            pieces = read_batches(at, [chunk])
             if at_once:
-                result = level_0.run_range([], pieces, clock=0, version=version)
-            else:
-                rows = [row for piece in pieces for row in piece.rows()]
-                result = level_0.run(rows, clock=0, version=version)
+                inputs = Inputs({at: Input(pieces, offsets[partition])})
+            else:  # one batch for each row: none of them is counted
+                inputs = Inputs(carried=[one for piece in pieces for row in piece.rows() for one in batch_rows([row])])
+            result = task(0, partition).run(inputs, clock=0, version=version)
             seen.dropped.update(result.dropped)
-            for sequence, (topic, _, *record, order) in enumerate(result.outputs):
-                if topic.removesuffix(COUNTED) == "out":
-                    outputs.append((topic, *record))
-                else:
-                    inbox.append(cast("Row", (topic, 0, sequence, *record, order)))
+            if len(stages) == 1:
+                outputs += [(topic, *record) for topic, _, *record, _ in result.outputs]
+                continue
+            for rows, are_counts in ((result.outputs, False), (result.counts, True)):
+                if rows:
+                    to = TopicPartition(rows[0][0], 0)
+                    inbox.append(batch_outputs(to, rows, range(len(rows)), are_counts=are_counts))
         if len(stages) > 1:
-            sent += len(inbox)
-            inbox.sort(key=lambda row: row[7])
-            result = task(1, 0).run(inbox, clock=0, version=version)
+            sent += sum(map(len, inbox))
+            result = task(1, 0).run(Inputs(received=inbox), clock=0, version=version)
             seen.dropped.update(result.dropped)
             outputs += [(topic, *record) for topic, _, *record, _ in result.outputs]
         seen.outputs.append(outputs)

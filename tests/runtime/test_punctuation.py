@@ -7,6 +7,7 @@ import pytest
 from headrace import Punctuation, Record, StreamsBuilder, StreamsError, serde
 from headrace.config import Config
 from headrace.model.ids import TaskId
+from headrace.runtime.rows import Inputs, batch_rows
 from headrace.runtime.task import Task, TaskEnvironment
 from headrace.state.engine import MemoryEngine, Version
 from tests.runtime.streams import TEXTS, collect, drive, pipe
@@ -307,7 +308,8 @@ def test_a_schedule_made_while_records_are_processed_begins_anew_after_a_restart
     def run(number: int, timestamp: int) -> None:
         around = TaskEnvironment(Config.of({"application.id": "a"}), {})
         task = Task(TaskId(0, 0), graph, list(graph.nodes), engine, around, clock=0)
-        task.run([("in", 0, number, b"k", b"v", timestamp, (), number)], clock=0, version=Version(number, "t"))
+        rows = batch_rows([("in", 0, number, b"k", b"v", timestamp, (), (number,))])
+        task.run(Inputs(received=rows), clock=0, version=Version(number, "t"))
 
     run(1, 0)  # due at 100
     run(2, 1000)  # after a restart: the schedule of before is gone, this one is due at 1100

@@ -17,6 +17,7 @@ from headrace.log.protocol import Log, Records
 from headrace.model.ids import TaskId, TopicPartition
 from headrace.plan.partition_counts import partition_counts, task_counts
 from headrace.plan.subtopologies import plan
+from headrace.runtime.rows import Inputs
 from headrace.runtime.task import Task, TaskEnvironment
 from headrace.spark.changelogs import await_empty_group, fill_stores, find_changelogs
 from headrace.spark.job import Job
@@ -73,7 +74,7 @@ def test_who_goes_on_from_a_group_gets_its_state(log: Log):
     fill_stores(task, job, log)
     assert list(task.state.store("counts").all()) == [("a", (5, 10))]
     assert task.here.stream_time == 12
-    result = task.run([], clock=0, version=Version(1, "a"))
+    result = task.run(Inputs(), clock=0, version=Version(1, "a"))
     assert result.outputs == []
     assert result.delta.changes
 

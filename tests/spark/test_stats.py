@@ -11,8 +11,9 @@ from headrace.log.protocol import Chunk, Records
 from headrace.model.ids import TaskId, TopicPartition
 from headrace.model.record import Sample
 from headrace.query.metrics import NodeIndex
+from headrace.runtime.rows import PartitionBatch, batch_rows
 from headrace.spark import stats, wire_format
-from headrace.spark.stats import CUT, SHOWN, ApplicationStats, TaskStats, count_by_topic
+from headrace.spark.stats import CUT, SHOWN, ApplicationStats, TaskStats, count_by_topic, count_outputs
 
 IN = TopicPartition("lines", 0)
 TASK = TaskId(0, 0)
@@ -67,13 +68,14 @@ def test_the_last_records_of_each_topic_are_kept_and_long_ones_are_cut():
     assert [sample.value for sample in count_records(chunks(3, 4), upto=6, keep=2).samples_in] == [b"4", b"5"]
     assert count_records(chunks(3, 4), upto=6, keep=0).samples_in == []
     task_stats = TaskStats([], 2)
-    rows = [("in", 0, n, b"k", b"%d" % n, n, (), None) for n in range(9)]
-    task_stats.add_received(([], [*rows, ("other", 0, 1, None, b"x" * (CUT + 1), 5, (), None)]), [])
-    outputs = [("out", None, b"k", b"%d" % n, n, (), None) for n in range(9)]
+    rows = [("in", 0, n, b"k", b"%d" % n, n, (), ()) for n in range(9)]
+    counts = PartitionBatch(TopicPartition("in", 0), [0, 1], Records([b"k"] * 2, [None] * 2, [1, 2]), [(), ()], [3, 4])
+    task_stats.add_received([*batch_rows([*rows, ("other", 0, 1, None, b"x" * (CUT + 1), 5, (), ())]), counts])
+    outputs = [("out", None, b"k", b"%d" % n, n, (), ()) for n in range(9)]
     tally = decode_tally(task_stats, 0, {}, outputs)
-    assert tally.read == {"in": 9, "other": 1}
+    assert tally.read == {"in": 11, "other": 1}
     assert [(some.topic, some.offset, len(some.value or b""), some.cut) for some in tally.samples_in] == [
-        ("other", -1, CUT, True), ("in", -1, 1, False), ("in", -1, 1, False),
+        ("in", -1, 1, False), ("in", -1, 1, False), ("other", -1, CUT, True),
     ]  # fmt: skip
     assert [(some.partition, some.offset, some.value) for some in tally.samples_out] == [(-1, -1, b"7"), (-1, -1, b"8")]
 
@@ -83,10 +85,13 @@ def test_a_tally_survives_being_bytes():
     assert wire_format.decode(wire_format.encode(tally)) == tally
 
 
-def test_where_one_topic_is_possible_rows_are_not_looked_at():
-    assert count_by_topic([[None, None], [None]], ["out"]) == {"out": 3}
-    assert count_by_topic([[], []], ["out"]) == {}
-    assert count_by_topic([[("a",), ("b",)], [("a",)]], []) == {"a": 2, "b": 1}
+def test_rows_and_outputs_are_counted_by_topic():
+    rows = [(topic, 0, 0, None, b"v", 5, (), ()) for topic in "aba"]
+    assert count_by_topic(batch_rows(rows)) == {"a": 2, "b": 1}
+    outputs = [(topic, 0, None, b"v", 5, (), ()) for topic in "aba"]
+    assert count_outputs(outputs, []) == {"a": 2, "b": 1}
+    assert count_outputs(outputs, ["out"]) == {"out": 3}, "where one topic is possible, no output is looked at"
+    assert count_outputs([], ["out"]) == {}
 
 
 # ------------------------------------------------------------------------------------------------------------- totals

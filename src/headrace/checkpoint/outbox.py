@@ -1,15 +1,21 @@
 """The formats of an outbox (records for the log) and of rows (input of another task, in this batch or the next).
 
     outbox   | "HRO1" | MessagePack: [section, …] |   section: [topic, partition or nil, [packed records, …], orders]
-    rows     | "HRB1" | MessagePack: [[topic, partition, offset, key, value, timestamp, headers, order], …] |
+    rows     | "HRB2" | MessagePack: [batch, …] |
+    batch    [topic, partition, offsets, keys, values, timestamps, headers or nil, orders, counts or nil]
 
 Packed records are in the format of `log.records`, so the log appends them without decoding. The partition is nil if the
 worker did not know how many partitions the topic has. Orders are a MessagePack list, compressed with zstd: only
 `merge_outboxes` reads them, and only if several tasks wrote to one partition.
+
+Rows are columns; one that has a count has no value. Carried rows are in checkpoints, so those of earlier versions are
+still read: "HRB1" has a list of [topic, partition, offset, key, value, timestamp, headers, order], and a topic with the
+suffix "#counted" has counts (int64, big-endian) as values.
 """
 
 from __future__ import annotations
 
+import struct
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import accumulate
@@ -24,14 +30,14 @@ from headrace.log.protocol import Item, Records
 from headrace.model.ids import TopicPartition
 from headrace.model.partitioner import known_partition
 from headrace.model.record import Headers
-from headrace.runtime.environment import Output, Row
+from headrace.runtime.rows import CountOutput, Order, Output, PartitionBatch, Row, batch_rows
 
 _arrow: Any = pa  # it has no types
 
-OUTBOX, ROWS = b"HRO1", b"HRB1"
+OUTBOX, ROWS, ROWS_1 = b"HRO1", b"HRB2", b"HRB1"
+_COUNTED, _COUNT = "#counted", struct.Struct(">q")  # of "HRB1"
 Partitions = Callable[[str], int | None]  # the partition count of a topic; None if it is not known
 Place = tuple[str, int | None]
-Order = tuple[Any, ...] | int | str | None  # a tuple has no tuples in it
 _Record = tuple[bytes | None, bytes | None, int, Headers]
 
 
@@ -46,10 +52,13 @@ class Section(NamedTuple):
 
 _encode = msgspec.msgpack.Encoder().encode
 _decode_sections = msgspec.msgpack.Decoder(list[Section]).decode
-_decode_orders = msgspec.msgpack.Decoder(list[Order]).decode
-_decode_rows = msgspec.msgpack.Decoder(
-    list[tuple[str, int, int, bytes | None, bytes | None, int, Headers, Order]]
-).decode
+_decode_orders = msgspec.msgpack.Decoder(list[Order | None]).decode
+_Batch = tuple[
+    str, int, list[int], list[bytes | None], list[bytes | None], list[int], list[Headers] | None, list[Order],
+    list[int] | None,
+]  # fmt: skip
+_decode_batches = msgspec.msgpack.Decoder(list[_Batch]).decode
+_decode_rows_1 = msgspec.msgpack.Decoder(list[Row]).decode
 
 
 def encode_outbox(outputs: Sequence[Output], partitions: Partitions, own_partition: int = 0) -> bytes:
@@ -57,20 +66,20 @@ def encode_outbox(outputs: Sequence[Output], partitions: Partitions, own_partiti
 
     One without a key goes to `own_partition`, the task's own, modulo the partition count of the topic.
     """
-    sections = [
-        _encode_section(place, rows) for place, rows in _group_by_partition(outputs, partitions, own_partition).items()
-    ]
+    groups = group_by_partition(outputs, partitions, own_partition)
+    sections = [_encode_section(at, [outputs[place] for place in places]) for at, places in groups.items()]
     return OUTBOX + _encode(sections)
 
 
-def _group_by_partition(
-    outputs: Sequence[Output], partitions: Partitions, own_partition: int
-) -> dict[Place, list[Output]]:
-    found: defaultdict[Place, list[Output]] = defaultdict(list)
+def group_by_partition(
+    outputs: Sequence[Output] | Sequence[CountOutput], partitions: Partitions, own_partition: int
+) -> dict[Place, list[int]]:
+    """Returns the places of the outputs for each partition; the partition is None if the count is not known."""
+    found: defaultdict[Place, list[int]] = defaultdict(list)
     counts: dict[str, int | None] = {}
-    for row in outputs:
-        topic, partition, key, *_ = row
-        if partition is None:
+    for place, (topic, chosen, key, _, _, _, _) in enumerate(outputs):
+        partition = chosen
+        if chosen is None:
             if topic not in counts:
                 counts[topic] = partitions(topic)
             count = counts[topic]
@@ -80,7 +89,7 @@ def _group_by_partition(
                 partition = own_partition % count
             elif count is not None:
                 partition = known_partition(key, count)
-        found[topic, partition].append(row)
+        found[topic, partition].append(place)
     return found
 
 
@@ -144,18 +153,11 @@ def _merge_sections(sections: Sequence[Section]) -> Iterator[_Record]:
         for origin, section in enumerate(sections)
         for sequence, (order, record) in enumerate(
             # The running maximum keeps a record behind those that its task wrote before it.
-            zip(accumulate(map(_rank, _orders(section)), max), _records(section), strict=True)
+            zip(accumulate(_orders(section), max), _records(section), strict=True)
         )
     ]
     rows.sort(key=lambda row: row[:3])
     return (record for _, _, _, record in rows)
-
-
-def _rank(order: Order) -> tuple[Any, ...]:
-    """Returns a sort key. Outputs that no record caused (punctuation) come first."""
-    if order is None:
-        return ()
-    return order if isinstance(order, tuple) else (order,)
 
 
 def _records(section: Section) -> Iterator[_Record]:
@@ -167,21 +169,59 @@ def _records(section: Section) -> Iterator[_Record]:
 
 def _orders(section: Section) -> list[Order]:
     length, raw = section.orders
-    return _decode_orders(_arrow.decompress(raw, length, "zstd", asbytes=True))
+    # Earlier versions wrote nil for outputs that no record caused.
+    return [order or () for order in _decode_orders(_arrow.decompress(raw, length, "zstd", asbytes=True))]
 
 
 # --------------------------------------------------------------------------------------------------------------- rows
-def encode_rows(rows: Sequence[Row]) -> bytes:
-    return ROWS + _encode(rows)
+def encode_rows(batches: Iterable[PartitionBatch]) -> bytes:
+    """
+    >>> records = Records([b"k"], [None], [5], [(("h", b"1"),)])
+    >>> (batch,) = decode_rows(encode_rows([PartitionBatch(TopicPartition("t", 0), [7], records, [(5, 0, 7)])]))
+    >>> batch.row(0)
+    ('t', 0, 7, b'k', None, 5, (('h', b'1'),), (5, 0, 7))
+    """
+    return ROWS + _encode([_encode_batch(batch) for batch in batches])
 
 
-def decode_rows(raw: bytes, name: str = "rows") -> list[Row]:
-    """
-    >>> decode_rows(encode_rows([("t", 0, 7, b"k", None, 5, (("h", b"1"),), (5, 0, 7))]))
-    [('t', 0, 7, b'k', None, 5, (('h', b'1'),), (5, 0, 7))]
-    """
+def _encode_batch(batch: PartitionBatch) -> tuple[Any, ...]:
+    (topic, partition), records, counts = batch.at, batch.records, batch.counts
+    values = records.values if counts is None else ()
+    orders = list(batch.orders)
+    return topic, partition, batch.offsets, records.keys, values, records.timestamps, records.headers, orders, counts
+
+
+def decode_rows(raw: bytes, name: str = "rows") -> list[PartitionBatch]:
+    if raw.startswith(ROWS_1):
+        return [_without_suffix(batch) for batch in batch_rows(_decode_rows_1(memoryview(raw)[len(ROWS_1) :]))]
     if not raw.startswith(ROWS):
         raise CheckpointCorruptedError(
             f"{name} are not rows, or a newer Headrace's: they begin with {raw[:4]!r}", file=name
         )
-    return _decode_rows(memoryview(raw)[len(ROWS) :])
+    return [_decode_batch(*fields) for fields in _decode_batches(memoryview(raw)[len(ROWS) :])]
+
+
+def _decode_batch(
+    topic: str,
+    partition: int,
+    offsets: list[int],
+    keys: list[bytes | None],
+    values: list[bytes | None],
+    timestamps: list[int],
+    headers: list[Headers] | None,
+    orders: list[Order],
+    counts: list[int] | None,
+) -> PartitionBatch:
+    records = Records(keys, values if counts is None else [None] * len(keys), timestamps, headers)
+    return PartitionBatch(TopicPartition(topic, partition), offsets, records, orders, counts)
+
+
+def _without_suffix(batch: PartitionBatch) -> PartitionBatch:
+    """Returns a batch of "HRB1" with its counts in a column."""
+    (topic, partition), records = batch.at, batch.records
+    if not topic.endswith(_COUNTED):
+        return batch
+    counts = [_COUNT.unpack(raw or b"")[0] for raw in records.values]
+    records = Records(records.keys, [None] * len(records), records.timestamps, records.headers)
+    at = TopicPartition(topic.removesuffix(_COUNTED), partition)
+    return PartitionBatch(at, batch.offsets, records, list(batch.orders), counts)

@@ -24,7 +24,7 @@ from headrace.checkpoint.steps import RECEIPT, AtStep, ignore_step, step
 from headrace.checkpoint.storage import Storage
 from headrace.errors import StageRerunError, StreamsError
 from headrace.model.ids import TaskId, TopicPartition
-from headrace.runtime.environment import Output, Row
+from headrace.runtime.rows import Output, PartitionBatch
 from headrace.state.delta import Delta, encode_delta
 from headrace.state.engine import Version
 
@@ -84,7 +84,7 @@ def complete_receipt(
     receipt: Receipt,
     delta: Delta,
     outputs: Sequence[Output],
-    carried: Mapping[TaskId, Sequence[Row]],
+    carried: Mapping[TaskId, Sequence[PartitionBatch]],
     partitions: Partitions,
     *,
     inline: int,

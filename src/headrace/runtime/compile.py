@@ -50,9 +50,6 @@ class Program:
     """A compiled sub-topology: its inlets, its punctuations, and the processors to close."""
 
     inlets: dict[str, source_sink.Inlet] = field(default_factory=dict[str, source_sink.Inlet])  # by source node
-    counted: dict[str, source_sink.Inlet] = field(
-        default_factory=dict[str, source_sink.Inlet]
-    )  # the same, for rows of counts
     combined: list[Callable[[], None]] = field(
         default_factory=list[Callable[[], None]]
     )  # let out what sinks have put together, behind everything else
@@ -232,13 +229,8 @@ class Compiler:
         if counter is None or extract is not RECORD:
             return inlet
         add = bulk_counts.add_counts(counter, self.env, self._below(counter.name))
-        if internal:
-            self.program.counted[node.name] = bulk_counts.counted_inlet(
-                node.name, key, self.failures.guard(counter.name, add)
-            )
-        return inlet._replace(
-            tally=bulk_counts.tally(key, value, keyed(self.env.store(counter.store)).place, self.env, add)
-        )
+        tally = bulk_counts.tally(key, value, keyed(self.env.store(counter.store)).place, self.env, add)
+        return inlet._replace(tally=tally, add=self.failures.guard(counter.name, add))
 
     def _below(self, name: str) -> Emit:
         return fan_out([self._emit(child) for child in self.graph.children[name]])

@@ -1,7 +1,4 @@
-"""What the operators of a task share: the rows that go in and out, the current record, the time, the state.
-
-Rows are plain tuples: a batch has many, and a named tuple takes ten times as long to make.
-"""
+"""What the operators of a task share: the current record, the time, the state, and the result of a batch."""
 
 from __future__ import annotations
 
@@ -9,25 +6,21 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from headrace.model.record import Headers, RecordMetadata
+from headrace.model.ids import TopicPartition
+from headrace.model.record import RecordMetadata
+from headrace.runtime.rows import CountOutput, Order, Output, Row
 from headrace.state.delta import Delta
 from headrace.state.task_state import TaskState
-
-# (topic, partition, offset, key, value, timestamp, headers, order): a record as it was read. The order is its place
-# among the records of its batch; the outputs that it causes inherit it.
-Row = tuple[str, int, int, bytes | None, bytes | None, int, Headers, Any]
-
-# (topic, partition, key, value, timestamp, headers, order): a record to be written. The partition is None where the
-# hash of the key decides; the order is that of the row that caused the record.
-Output = tuple[str, int | None, bytes | None, bytes | None, int, Headers, Any]
 
 
 class Result(NamedTuple):
     """The result of a task's batch: records to be written, and the changes of the state."""
 
     outputs: list[Output]
+    counts: list[CountOutput]  # for tasks of later levels: numbers of records instead of records
     delta: Delta
     dropped: dict[str, int]  # dropped records, by reason
+    positions: dict[TopicPartition, int]  # the offset up to which each input was consumed
     commit_requested: bool = False  # a processor called `context.commit()`
 
 
@@ -41,7 +34,7 @@ class CurrentRecord:
 
     def __init__(self) -> None:
         self.row: Row | None = None  # None while a punctuation runs
-        self.order: Any = None  # the place of the input record in its batch; outputs inherit it
+        self.order: Order = ()  # the place of the input record in its batch; outputs inherit it
         self.stream_time = -1
         self.clock = 0
         self.commit_requested = False  # by a processor, since the last commit

@@ -4,22 +4,30 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from itertools import chain, repeat
 from typing import Any, NamedTuple
 
 from headrace.config import Config
 from headrace.errors import StreamsError
 from headrace.model.ids import TaskId, TopicPartition
-from headrace.runtime.alignment import Aligned, Input
 from headrace.runtime.compile import Compiler
-from headrace.runtime.environment import CurrentRecord, Env, Lookup, Output, Result, Row
+from headrace.runtime.environment import CurrentRecord, Env, Lookup, Result
 from headrace.runtime.failures import Failures
 from headrace.runtime.lookup import Lookups
-from headrace.runtime.operators.bulk_counts import COUNTED
-from headrace.runtime.operators.source_sink import Decoded, Inlet, Outlet
-from headrace.runtime.partition_batch import PartitionBatch, joined
+from headrace.runtime.operators.source_sink import Inlet, Outlet
 from headrace.runtime.punctuation import NEVER
+from headrace.runtime.rows import (
+    CountOutput,
+    Decoded,
+    Inputs,
+    MergedByTime,
+    Output,
+    PartitionBatch,
+    Row,
+    join_batches,
+    merge_by_order,
+)
 from headrace.runtime.serdes import Serdes, handlers_of, resolved, serdes_of
 from headrace.state.engine import Engine, Version
 from headrace.state.task_state import TaskState
@@ -35,6 +43,7 @@ class TaskEnvironment(NamedTuple):
     globals: Mapping[str, Any]  # global stores, by name
     partitions: Callable[[str], int | None] = lambda topic: None  # of a topic, None if not known
     combines: bool = False  # whether records for other tasks may be combined into counts
+    postpones: bool = True  # whether the wall clock triggers emissions that `emit.interval.ms` held back
 
 
 class Task:
@@ -53,7 +62,7 @@ class Task:
         config = around.config
         self.task_id, self._graph, self._nodes = task_id, graph, nodes
         self._application = config.application_id or ""
-        self._dropped, self._outbox = Counter[str](), list[Output]()
+        self._dropped, self._outbox, self._counts = Counter[str](), list[Output](), list[CountOutput]()
         self.here = CurrentRecord()
         self.here.clock = clock
         serdes = serdes_of(config)
@@ -63,13 +72,13 @@ class Task:
         env = self._env(config, around)
         for_globals = any(source in nodes for source in graph.global_stores.values())
         failures = Failures(handlers_of(config, for_globals=for_globals), task_id, self.here, self._outbox, env.drop)
-        outlet = Outlet(self._outbox, self.topic_name, around.partitions)
+        outlet = Outlet(self._outbox, self._counts, self.topic_name, around.partitions)
         compiler = Compiler(graph, task_id, env, serdes, failures, outlet, config, combines=around.combines)
         self._lookups = Lookups(graph, lambda: env, compiler.buffers.suppress, compiler.transformer)
         self._program = compiler.compile(nodes)
         self._postponed = [
             (some.due, failures.guard_punctuation(some.node, lambda _, emit=some.emit: emit()))
-            for some in env.postponed
+            for some in (env.postponed if around.postpones else ())
         ]
         self._flushers = [env.flushers[store] for store in self.state.specs if store in env.flushers]
         self._stream_punctuations = self._program.punctuations[Punctuation.STREAM_TIME]
@@ -80,7 +89,10 @@ class Task:
         ]
         for punctuations, order in self._orders:
             punctuations.arrange(order.value)
-        self._patterns = [node for name in nodes if isinstance(node := graph.nodes[name], n.Source) and node.pattern]
+        sources = [node for name in nodes if isinstance(node := graph.nodes[name], n.Source)]
+        self._patterns = [node for node in sources if node.pattern]
+        read = {topic for node in sources for topic in node.topics}
+        self._reads_only_the_log = not for_globals and read.isdisjoint(graph.internal_topics)
 
     def _open(self, engine: Engine, serdes: Serdes, config: Config) -> TaskState:
         names = dict.fromkeys(store for node in self._nodes for store in self._graph.node_stores[node])
@@ -124,9 +136,8 @@ class Task:
 
     def _by_topic(self) -> dict[str, Inlet]:
         return {
-            self.topic_name(topic) + suffix: inlet
-            for suffix, inlets in (("", self._program.inlets), (COUNTED, self._program.counted))
-            for name, inlet in inlets.items()
+            self.topic_name(topic): inlet
+            for name, inlet in self._program.inlets.items()
             for topic in source_topics(self._graph.nodes[name])
         }
 
@@ -144,70 +155,77 @@ class Task:
         return self._inlets[topic]
 
     # ------------------------------------------------------------------------------------------------- a batch
-    def run(self, rows: Iterable[Row], *, clock: int, version: Version) -> Result:
-        """Processes rows in their order, runs what is due by the clock, and commits the state as `version`."""
-        with self._batch(clock):
-            self._process((row, self.read(row)) for row in rows)
-            self._run_by_clock(clock)
-            return self._end(version)
+    def run(self, inputs: Inputs, *, clock: int, version: Version) -> Result:
+        """Processes the inputs, runs what is due by the clock, and commits the state as `version`.
 
-    def run_range(
-        self, carried: Iterable[Row], partition_batches: Iterable[PartitionBatch], *, clock: int, version: Version
-    ) -> Result:
-        """Does the same for carried rows and then one partition, whose records may be processed in bulk."""
-        with self._batch(clock):
-            self._process((row, self.read(row)) for row in carried)
-            for batch in joined(partition_batches) if self._tallies else partition_batches:
-                tally = self._find_inlet(batch.at.topic).tally
-                if tally is None or self._stream_punctuations.due != NEVER or not tally(batch):
-                    self._process(self._rows([batch]))
+        Carried rows go first. Partitions of the log are merged by time, and by order where rows of other tasks may
+        come too: those have no time of their own.
+        """
+        log, self.here.clock, self.here.order = inputs.log, clock, ()
+        positions = {at: given.end for at, given in log.items()}
+        try:
+            if inputs.carried:
+                self._process(merge_by_order(map(self._decode, inputs.carried)))
+            if inputs.received or (len(log) > 1 and not self._reads_only_the_log):
+                batches = chain(inputs.received, *(given.batches for given in log.values()))
+                self._process(merge_by_order(map(self._decode, batches)))
+            elif len(log) == 1:
+                (only,) = log.values()
+                self._run_partition(only.batches)
+            elif log:
+                rows = MergedByTime(log, self._decode_all)
+                self._process(rows)
+                positions = rows.positions
+            self._process(inputs.decoded)
             self._run_by_clock(clock)
-            return self._end(version)
+            return self._end(version, positions)
+        except BaseException:
+            self.state.rollback()
+            self._outbox.clear()
+            self._counts.clear()
+            self._dropped.clear()
+            self.here.commit_requested = False
+            raise
 
-    def run_aligned(
-        self, inputs: dict[TopicPartition, Input], *, clock: int, version: Version
-    ) -> tuple[Result, dict[TopicPartition, int]]:
-        """Does the same for several partitions, merged by time; also returns how far each was consumed."""
-        rows = Aligned(inputs, self._rows)
-        with self._batch(clock):
-            self._process(rows)
-            self._run_by_clock(clock)
-            return self._end(version), rows.positions
+    def _run_partition(self, batches: Iterable[PartitionBatch]) -> None:
+        """Processes one partition of the log; where it only feeds a count, the records are counted in bulk."""
+        for batch in join_batches(batches) if self._tallies else batches:
+            tally = self._find_inlet(batch.at.topic).tally
+            if tally is None or self._stream_punctuations.due != NEVER or not tally(batch):
+                self._process(self._decode(batch))
 
-    def step(self, row: Row | None, decoded: Decoded | None, *, clock: int, version: Version) -> Result:
-        """Runs a batch of the test driver: one row that has been read, or the wall-clock punctuations."""
-        with self._batch(clock):
-            if row is None:
-                self._program.punctuations[Punctuation.WALL_CLOCK].run(clock)
-            else:
-                self._process([(row, decoded)])
-            return self._end(version)
+    def _decode_all(self, batches: Iterable[PartitionBatch]) -> Iterator[Decoded]:
+        return chain.from_iterable(map(self._decode, batches))
+
+    def _decode(self, batch: PartitionBatch) -> Iterator[Decoded]:
+        """Decodes rows: in bulk where no record needs a look of its own. Leaves out those that are dropped."""
+        inlet, counts, times = self._find_inlet(batch.at.topic), batch.counts, batch.records.timestamps
+        emit = inlet.emit if counts is None else inlet.add
+        if emit is None:
+            raise StreamsError(f"task {self.task_id} got counts for {inlet.name}, which does not lead to a count")
+        columns = inlet.read_all(batch)
+        if columns is not None:
+            return zip(batch.rows(), *columns, times, repeat(emit))
+        if counts is None:
+            return filter(None, map(self.read, batch.rows()))
+        found = zip(map(self.read, batch.rows()), counts, strict=True)
+        return ((read[0], read[1], count, read[3], emit) for read, count in found if read is not None)
 
     def read(self, row: Row) -> Decoded | None:
         """Decodes a row and finds its timestamp; None if the record is dropped."""
         self.here.row, self.here.order = row, row[7]
-        topic = row[0]
-        return (self._inlets.get(topic) or self._find_inlet(topic)).read(row)
+        inlet = self._find_inlet(row[0])
+        found = inlet.read(row)
+        return None if found is None else (row, *found, inlet.emit)
 
-    def _rows(self, partition_batches: Iterable[PartitionBatch]) -> Iterator[tuple[Row, Decoded | None]]:
-        """Rows with their decoded form; decodes in bulk where no record needs a look of its own."""
-        for batch in partition_batches:
-            decoded = self._find_inlet(batch.at.topic).read_all(batch)
-            if decoded is None:
-                yield from ((row, self.read(row)) for row in batch.rows())
-            else:
-                yield from zip(batch.rows(), zip(*decoded, batch.records.timestamps, strict=True), strict=True)
-
-    def _process(self, rows: Iterable[tuple[Row, Decoded | None]]) -> None:
+    def _process(self, rows: Iterable[Decoded]) -> None:
         """Processes decoded rows; after each row it runs what is due by stream time."""
-        here, inlets, punctuations = self.here, self._inlets, self._stream_punctuations
-        for row, decoded in rows:
-            if decoded is not None:
-                here.row, here.order = row, row[7]
-                key, value, timestamp = decoded
-                if timestamp > here.stream_time:
-                    here.stream_time = timestamp
-                inlets[row[0]].emit(key, value, timestamp, row[6])
+        here, punctuations = self.here, self._stream_punctuations
+        for row, key, value, timestamp, emit in rows:
+            here.row, here.order = row, row[7]
+            if timestamp > here.stream_time:
+                here.stream_time = timestamp
+            emit(key, value, timestamp, row[6])
             if here.stream_time >= punctuations.due:
                 punctuations.run(here.stream_time)
 
@@ -221,19 +239,7 @@ class Task:
                 emit(clock)
         self._program.punctuations[Punctuation.WALL_CLOCK].run(clock)
 
-    @contextmanager
-    def _batch(self, clock: int) -> Generator[None]:
-        self.here.clock = clock
-        try:
-            yield
-        except BaseException:
-            self.state.rollback()
-            self._outbox.clear()
-            self._dropped.clear()
-            self.here.commit_requested = False
-            raise
-
-    def _end(self, version: Version) -> Result:
+    def _end(self, version: Version, positions: dict[TopicPartition, int]) -> Result:
         """Flushes the caches and commits the state."""
         while True in [flush() for flush in self._flushers]:
             pass  # flushing one cache may fill another
@@ -243,9 +249,10 @@ class Task:
         for punctuations, order in self._orders:
             order.value = punctuations.order
         delta = self.state.commit(version)
-        result = Result(self._outbox.copy(), delta, dict(self._dropped), self.here.commit_requested)
-        self.here.commit_requested = False
+        requested, self.here.commit_requested = self.here.commit_requested, False
+        result = Result(self._outbox.copy(), self._counts.copy(), delta, dict(self._dropped), positions, requested)
         self._outbox.clear()
+        self._counts.clear()
         self._dropped.clear()
         return result
 

@@ -36,7 +36,6 @@ from headrace.errors import ConfigError, StreamsError
 from headrace.hints import guess, snake_case
 from headrace.model.ids import TaskId
 from headrace.plan.subtopologies import Plan
-from headrace.runtime.operators.bulk_counts import COUNTED
 from headrace.spark.wire_format import Failed
 from headrace.topology.graph import Graph
 from headrace.topology.nodes import Process, Sink, Source, TableTransformValues
@@ -205,16 +204,11 @@ class Job:
 
     def route(self, topic: str) -> tuple[int, int] | None:
         """The stage that reads an internal topic, and its partitions; None for a topic of the log."""
-        name = topic.removeprefix(f"{self.application}-").removesuffix(COUNTED)
+        name = topic.removeprefix(f"{self.application}-")
         for stage in self.plan.stages.values():
             if name in self.partitions and name in stage.inputs:
                 return stage.number, self.partitions[name]
         return None
-
-    def inner_topics(self, number: int) -> list[str]:
-        """The internal topics that a stage reads, as their rows name them."""
-        stage = self.plan.stages.get(number)
-        return [f"{self.application}-{topic}" for topic in stage.inputs] if stage else []
 
     def topics_written(self, number: int) -> list[str]:
         """The topics that a stage writes to; none if a function or a dead letter may choose another topic."""

@@ -5,16 +5,18 @@ A record that is too large for its topic is found here, before the commit: what 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from itertools import chain
 from operator import itemgetter
 from typing import NamedTuple
 
+from headrace.checkpoint.outbox import group_by_partition
 from headrace.log.chunk_format import record_length
 from headrace.log.protocol import Log
 from headrace.log.validation import check_record_length
-from headrace.model.ids import TaskId
-from headrace.model.partitioner import known_partition
-from headrace.runtime.environment import Output, Result, Row
+from headrace.model.ids import TaskId, TopicPartition
+from headrace.runtime.environment import Result
+from headrace.runtime.rows import CountOutput, Output, PartitionBatch, batch_outputs
 from headrace.spark.job import Job
 
 NO_LIMIT = 2**62
@@ -24,8 +26,8 @@ _TOPIC, _KEY, _VALUE, _HEADERS = itemgetter(0), itemgetter(2), itemgetter(3), it
 class Routed(NamedTuple):
     """Rows for tasks of this batch, rows for tasks of the next batch, and records for the log."""
 
-    sent: dict[TaskId, list[Row]]
-    carried: dict[TaskId, list[Row]]
+    sent: dict[TaskId, list[PartitionBatch]]
+    carried: dict[TaskId, list[PartitionBatch]]
     outbox: list[Output]
 
 
@@ -39,12 +41,16 @@ class Router:
 
     def route(self, result: Result, origin: TaskId) -> Routed:
         """Routes the outputs of the task `origin`. Records that the log would reject are counted as dropped."""
-        routes = {topic: self._route_of(topic) for topic in set(map(_TOPIC, result.outputs))}
+        outputs, counts = result.outputs, result.counts
+        routes = {topic: self._route_of(topic) for topic in set(map(_TOPIC, chain(outputs, counts)))}
         inside = {topic: route for topic, route in routes.items() if route is not None}
-        outbox = [output for output in result.outputs if output[0] not in inside] if inside else result.outputs
-        routed = Routed({}, {}, self._drop_oversized(outbox, sorted(routes.keys() - inside.keys()), result))
+        outside = routes.keys() - inside.keys()
+        outbox = [output for output in outputs if output[0] in outside] if inside else outputs
+        routed = Routed({}, {}, self._drop_oversized(outbox, sorted(outside), result))
         if inside:
-            self._send(result.outputs, inside, origin, routed)
+            rows = [output for output in outputs if output[0] in inside] if outside else outputs
+            self._send(rows, inside, origin, routed, are_counts=False)
+            self._send(counts, inside, origin, routed, are_counts=True)
         return routed
 
     def _route_of(self, topic: str) -> tuple[int, int] | None:
@@ -53,22 +59,21 @@ class Router:
         return self._routes[topic]
 
     def _send(
-        self, outputs: Sequence[Output], inside: dict[str, tuple[int, int]], origin: TaskId, routed: Routed
+        self,
+        outputs: Sequence[Output] | Sequence[CountOutput],
+        inside: Mapping[str, tuple[int, int]],
+        origin: TaskId,
+        routed: Routed,
+        *,
+        are_counts: bool,
     ) -> None:
-        level, targets = self._job.level_of(origin), dict[tuple[int, int], list[Row]]()
-        for sequence, (topic, chosen, key, value, timestamp, headers, order) in enumerate(outputs):
-            if topic not in inside:
-                continue
-            stage, count = inside[topic]
-            partition = known_partition(key, count) if chosen is None else chosen
-            if partition is None:
-                partition = origin.partition % count
-            rows = targets.get((stage, partition))
-            if rows is None:
-                target = TaskId(stage, partition)
-                is_later = self._job.level_of(target) > level
-                rows = targets[stage, partition] = (routed.sent if is_later else routed.carried)[target] = []
-            rows.append((topic, partition, sequence, key, value, timestamp, headers, order))
+        level = self._job.level_of(origin)
+        groups = group_by_partition(outputs, lambda topic: inside[topic][1], origin.partition)
+        for (topic, partition), places in groups.items():
+            at = TopicPartition(topic, partition or 0)
+            target = TaskId(inside[topic][0], at.partition)
+            batches = routed.sent if self._job.level_of(target) > level else routed.carried
+            batches.setdefault(target, []).append(batch_outputs(at, outputs, places, are_counts=are_counts))
 
     # ---------------------------------------------------------------------------------------- records for the log
     def _drop_oversized(self, outputs: list[Output], topics: Sequence[str], result: Result) -> list[Output]:

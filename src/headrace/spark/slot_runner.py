@@ -16,7 +16,6 @@ import time
 from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
-from operator import itemgetter
 from typing import Any
 
 from headrace.checkpoint.delta_files import read_delta
@@ -31,9 +30,7 @@ from headrace.checkpoint.storage import open_storage
 from headrace.errors import StreamsError
 from headrace.log.open import open_log
 from headrace.model.ids import TaskId, TopicPartition
-from headrace.runtime.alignment import Input
-from headrace.runtime.environment import Result, Row
-from headrace.runtime.partition_batch import PartitionBatch, partition_batches
+from headrace.runtime.rows import Input, Inputs, PartitionBatch, read_batches
 from headrace.runtime.task import Task, TaskEnvironment
 from headrace.spark import wire_format
 from headrace.spark.batch_planner import count_lost_offsets, read_range
@@ -42,7 +39,7 @@ from headrace.spark.job import Job, encode_failure, find_file, load_job
 from headrace.spark.routing import Router
 from headrace.spark.slot_process import Handler, Message, SlotProcesses
 from headrace.spark.standbys import Standbys
-from headrace.spark.stats import TaskStats, count_by_topic
+from headrace.spark.stats import TaskStats, count_by_topic, count_outputs
 from headrace.state.engine import Version
 
 PROCESSES: dict[str, SlotProcesses] = {}  # of this worker, by job
@@ -168,15 +165,19 @@ class SlotRunner:
         self._global_stores.advance(orders)
         task = self._task(task_id, base, orders)
         consumed: dict[str, int] = {}
-        rows = list(self._carried(task_id, orders.number)) if order.carried else []
-        received: list[Row] = []
+        carried_here = list(self._carried(task_id, orders.number)) if order.carried else []
+        received: list[PartitionBatch] = []
         for chunk in chunks:
             some = decode_rows(chunk.packed)
-            consumed[chunk.attempt] = consumed.get(chunk.attempt, 0) + len(some)
+            consumed[chunk.attempt] = consumed.get(chunk.attempt, 0) + sum(map(len, some))
             received += some
-        self._stats.add_received((rows, received), job.inner_topics(order.stage))
+        self._stats.add_received([*carried_here, *received])
+        task.here.stream_time = max(task.here.stream_time, orders.stream_time)
         with self._running(task_id):
-            result, positions = self._run(task, order, orders, receipt.version, rows, received)
+            if base is None and job.changelogs:
+                fill_stores(task, job, self.log)
+            inputs = Inputs(dict(map(self._input, order.ranges)), received, carried_here)
+            result = task.run(inputs, clock=orders.clock, version=receipt.version)
         sent, carried, outbox = self._router.route(result, task_id)
         for target, target_rows in sent.items():
             stage, partition, packed = target.subtopology, target.partition, encode_rows(target_rows)
@@ -185,11 +186,11 @@ class SlotRunner:
         receipt = replace(
             receipt,
             whole=order.whole,
-            positions=positions,
+            positions=result.positions,
             dropped=count_lost_offsets(order.ranges, result.dropped),
             due=task.next_tick,
             stream_time=task.here.stream_time,
-            sent={target: len(some) for target, some in sent.items()},
+            sent={target: sum(map(len, some)) for target, some in sent.items()},
             consumed=consumed,
         )
         receipt = complete_receipt(
@@ -206,10 +207,10 @@ class SlotRunner:
         if result.commit_requested:
             request = wire_format.CommitRequest(task_id.subtopology, task_id.partition)
             yield self._slot_of(task_id), wire_format.encode(request)
-        self._stats.written = count_by_topic(
-            [*sent.values(), *carried.values(), outbox], job.topics_written(order.stage)
-        )
-        yield self._slot_of(task_id), self._stats.encode_tally(receipt, orders.clock, positions, result.outputs)
+        inner = count_by_topic(batch for some in (*sent.values(), *carried.values()) for batch in some)
+        outer = [topic for topic in job.topics_written(order.stage) if job.route(topic) is None]
+        self._stats.written = inner | count_outputs(outbox, outer)
+        yield self._slot_of(task_id), self._stats.encode_tally(receipt, orders.clock, result.positions, result.outputs)
 
     @contextmanager
     def _running(self, task_id: TaskId) -> Generator[None]:
@@ -240,37 +241,15 @@ class SlotRunner:
             self._tasks[task_id] = Task(task_id, job.graph, nodes, restored.engine, environment, clock=orders.clock)
         return self._tasks[task_id]
 
-    def _carried(self, task_id: TaskId, number: int) -> Iterator[Row]:
+    def _carried(self, task_id: TaskId, number: int) -> Iterator[PartitionBatch]:
         for carried in read_ledger(self.storage, number - 1).carried_to(task_id):
             yield from decode_rows(read_blob(self.storage, carried.blob, f"rows that wait for task {task_id}"))
 
-    def _run(
-        self,
-        task: Task,
-        order: wire_format.Order,
-        orders: wire_format.Orders,
-        version: Version,
-        carried: list[Row],
-        received: list[Row],
-    ) -> tuple[Result, dict[TopicPartition, int]]:
-        task.here.stream_time = max(task.here.stream_time, orders.stream_time)
-        clock = orders.clock
-        if order.base is None and self.job.changelogs:
-            fill_stores(task, self.job, self.log)
-        ends = {TopicPartition(r.topic, r.partition): r.end for r in order.ranges}
-        if len(order.ranges) == 1 and not received:
-            return task.run_range(carried, self._read(order.ranges[0]), clock=clock, version=version), ends
-        if order.stage == self.job.global_stage or self.job.plan.stages[order.stage].inputs or len(order.ranges) < 2:
-            read = [row for range_ in order.ranges for batch in self._read(range_) for row in batch.rows()]
-            rows = [*carried, *sorted([*received, *read], key=itemgetter(7))]
-            return task.run(rows, clock=clock, version=version), ends
-        inputs = {TopicPartition(r.topic, r.partition): Input(self._read(r), r.more, r.end) for r in order.ranges}
-        return task.run_aligned(inputs, clock=clock, version=version)
-
-    def _read(self, range_: wire_format.Range) -> Iterator[PartitionBatch]:
+    def _input(self, range_: wire_format.Range) -> tuple[TopicPartition, Input]:
         """Reads a range of the log, and counts what is read."""
         at = TopicPartition(range_.topic, range_.partition)
-        return partition_batches(at, self._stats.observe_chunks(at, read_range(self.log, self.job, range_)))
+        chunks = self._stats.observe_chunks(at, read_range(self.log, self.job, range_))
+        return at, Input(read_batches(at, chunks), range_.end, range_.more)
 
     def _partitions(self, topic: str) -> int | None:
         count = self._counts.get(topic)

@@ -11,8 +11,7 @@ from __future__ import annotations
 import threading
 from bisect import bisect_left
 from collections import Counter, defaultdict, deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from itertools import chain
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from operator import itemgetter
 from typing import Any
 
@@ -22,14 +21,12 @@ from headrace.model.ids import TaskId, TopicPartition
 from headrace.model.record import Sample
 from headrace.query.history import LatencyHistogram
 from headrace.query.metrics import NodeIndex
-from headrace.runtime.environment import Output, Row
-from headrace.runtime.operators.bulk_counts import COUNTED
+from headrace.runtime.rows import Output, PartitionBatch
 from headrace.spark import wire_format
 
 MAX_AGES = 250  # ages of records in a tally: enough for a histogram
 LOOKED_AT = 64  # last rows that are searched for samples
 CUT = 1000  # bytes of a key or a value that a sample keeps
-_Part = tuple[int, bytes | None, bytes | None, int]  # offset, key, value, timestamp
 _topic = itemgetter(0)
 
 
@@ -50,10 +47,13 @@ class TaskStats:
             range_.begin(chunk)
             yield chunk
 
-    def add_received(self, rows: Sequence[Sequence[Row]], topics: Sequence[str]) -> None:
-        """Counts carried and received rows. `topics` are the topics that the rows can belong to."""
-        _add(self._read, count_by_topic(rows, topics))
-        self._samples_in += [sample for some in rows for sample in _samples(some, self._keep, _of_row)]
+    def add_received(self, batches: Sequence[PartitionBatch]) -> None:
+        """Counts carried and received rows."""
+        _add(self._read, count_by_topic(batches))
+        for batch in batches:
+            if batch.counts is None:  # counts have no values
+                last = map(batch.row, range(max(0, len(batch) - self._keep), len(batch)))
+                self._samples_in += [_sample(row[0], row[1], -1, row[3], row[4], row[5]) for row in last]
 
     def encode_tally(
         self,
@@ -71,7 +71,7 @@ class TaskStats:
             ages += [clock - timestamp for timestamp in range_.timestamps]
             aged += range_.count
             self._samples_in += range_.samples(at, self._keep)
-        samples_out = _samples(outputs, self._keep, _of_output)
+        samples_out = _samples(outputs, self._keep)
         tally = wire_format.Tally(
             stage=receipt.task.subtopology,
             partition=receipt.task.partition,
@@ -130,19 +130,23 @@ class _Range:
             yield _sample(at.topic, at.partition, offsets[i], records.keys[i], records.values[i], records.timestamps[i])
 
 
-def count_by_topic(rows: Sequence[Sequence[Any]], topics: Sequence[str]) -> dict[str, int]:
-    """Counts rows by topic, which is their first field. `topics` are the topics that they can belong to, if known.
-
-    >>> count_by_topic([[("a", 1), ("b", 2)], [("a", 3)]], ["a", "b"]), count_by_topic([[("a", 1)]], ["a"])
-    ({'a': 2, 'b': 1}, {'a': 1})
-    """
-    if len(topics) == 1:  # the rows need not be read
-        number = sum(map(len, rows))
-        return {topics[0]: number} if number else {}
+def count_by_topic(batches: Iterable[PartitionBatch]) -> dict[str, int]:
+    """Counts rows by topic."""
     found = dict[str, int]()
-    for topic, number in Counter(map(_topic, chain.from_iterable(rows))).items():
-        _add(found, {topic.removesuffix(COUNTED): number})
+    for batch in batches:
+        _add(found, {batch.at.topic: len(batch)})
     return found
+
+
+def count_outputs(outputs: Sequence[Output], topics: Sequence[str]) -> dict[str, int]:
+    """Counts outputs by topic. `topics` are the topics that they can belong to, if known.
+
+    >>> count_outputs([("a", 0, None, b"1", 5, (), ()), ("b", 0, None, b"2", 5, (), ())], ["a", "b"])
+    {'a': 1, 'b': 1}
+    """
+    if len(topics) == 1:  # the outputs need not be read
+        return {topics[0]: len(outputs)} if outputs else {}
+    return dict(Counter(map(_topic, outputs)))
 
 
 def _add(counts: dict[str, int], more: Mapping[str, int]) -> None:
@@ -150,24 +154,14 @@ def _add(counts: dict[str, int], more: Mapping[str, int]) -> None:
         counts[name] = counts.get(name, 0) + count
 
 
-def _samples(rows: Sequence[Any], keep: int, part: Callable[[Any], _Part]) -> list[Sample]:
-    """Returns samples of every topic, from the last `LOOKED_AT` rows."""
+def _samples(outputs: Sequence[Output], keep: int) -> list[Sample]:
+    """Returns samples of every topic, from the last `LOOKED_AT` outputs."""
     found: dict[str, list[Sample]] = {}
-    for row in rows[: -LOOKED_AT - 1 : -1] if keep else ():
-        some = found.setdefault(row[0], [])
-        if len(some) < keep and not row[0].endswith(COUNTED):  # their values are counts, not records
-            some.append(_sample(row[0], row[1] if row[1] is not None else -1, *part(row)))
+    for topic, partition, key, value, timestamp, _, _ in outputs[: -LOOKED_AT - 1 : -1] if keep else ():
+        some = found.setdefault(topic, [])
+        if len(some) < keep:
+            some.append(_sample(topic, -1 if partition is None else partition, -1, key, value, timestamp))
     return [sample for some in found.values() for sample in reversed(some)]
-
-
-def _of_row(row: Row) -> _Part:
-    _, _, _, key, value, timestamp, _, _ = row
-    return -1, key, value, timestamp  # a row has no offset
-
-
-def _of_output(output: Output) -> _Part:
-    _, _, key, value, timestamp, _, _ = output
-    return -1, key, value, timestamp
 
 
 def _sample(topic: str, partition: int, offset: int, key: bytes | None, value: bytes | None, timestamp: int) -> Sample:

@@ -30,8 +30,8 @@ from headrace.model.record import Record, headers_of
 from headrace.model.timestamps import epoch_milliseconds
 from headrace.model.windows import milliseconds
 from headrace.plan.subtopologies import global_nodes
-from headrace.runtime.environment import Output, Result, Row
-from headrace.runtime.operators.source_sink import Decoded
+from headrace.runtime.environment import Result
+from headrace.runtime.rows import Decoded, Inputs, Output, Row
 from headrace.runtime.serdes import serdes_of
 from headrace.runtime.task import Task, TaskEnvironment
 from headrace.runtime.time_heap import TimeHeap
@@ -93,7 +93,7 @@ class TopologyTestDriver:
         self._graph = topology.configured(self._config).graph()
         self._dropped, self._version, self._failed = Counter[str](), 0, False
         self._offsets, self._produced = Counter[str](), dict[str, deque[Output]]()
-        self._queues, self._heads = dict[str, deque[Row]](), dict[str, tuple[Row, Decoded | None]]()
+        self._queues, self._heads = dict[str, deque[Row]](), dict[str, Decoded | None]()
         self._waiting = TimeHeap[str]()
         self._serdes = serdes_of(self._config)
         of_globals = list(global_nodes(self._graph))
@@ -103,7 +103,7 @@ class TopologyTestDriver:
         self._task_of_all = self._task(0, own, stores)
 
     def _task(self, number: int, nodes: list[str], stores: Mapping[str, Any]) -> Task:
-        around = TaskEnvironment(self._config, stores, one_partition)
+        around = TaskEnvironment(self._config, stores, one_partition, postpones=False)
         return Task(TaskId(max(0, number), 0), self._graph, nodes, MemoryEngine(), around, clock=self._clock)
 
     # ------------------------------------------------------------------------------------------------ for tests
@@ -162,7 +162,7 @@ class TopologyTestDriver:
         """
         self._clock += milliseconds(duration, "the advance of the wall clock")
         with self._watched():
-            self._step(None, None)
+            self._run(self._task_of_all, None)
             self._drain()
 
     @property
@@ -257,11 +257,10 @@ class TopologyTestDriver:
 
     def _take_in(self, topic: str, key: bytes | None, value: bytes | None, timestamp: int, headers: Any) -> None:
         """Process a record of a global store at once; put any other at the end of its topic's queue."""
-        row: Row = (topic, 0, self._offsets[topic], key, value, timestamp, headers, None)
+        row: Row = (topic, 0, self._offsets[topic], key, value, timestamp, headers, ())
         self._offsets[topic] += 1
         if self._globals and self._globals.reads(topic):
-            decoded = self._globals.read(row)
-            self._pass_on(self._globals.step(row, decoded, clock=self._clock, version=self._next_version()))
+            self._run(self._globals, self._globals.read(row))
             return
         self._queues.setdefault(topic, deque()).append(row)
         if topic not in self._heads:
@@ -269,13 +268,13 @@ class TopologyTestDriver:
 
     def _look_at_head(self, topic: str) -> None:
         """Decode the next record of a topic, so that its time is known; pass over records that are dropped."""
-        queue, decoded, row = self._queues[topic], None, None
-        while queue and decoded is None:
-            row = queue.popleft()
-            decoded = self._task_of_all.read(row)
-        if row is not None:
-            self._heads[topic] = (row, decoded)
-            self._waiting.push(NOT_READ if decoded is None else decoded[2], topic)
+        queue, head = self._queues[topic], None
+        if not queue:
+            return
+        while queue and head is None:
+            head = self._task_of_all.read(queue.popleft())
+        self._heads[topic] = head
+        self._waiting.push(NOT_READ if head is None else head[3], topic)
 
     def _drain(self) -> None:
         """Process waiting records, smallest timestamp first, until none is left."""
@@ -283,10 +282,12 @@ class TopologyTestDriver:
             _, topic = self._waiting.pop()
             head = self._heads.pop(topic)
             self._look_at_head(topic)
-            self._step(*head)
+            self._run(self._task_of_all, head)
 
-    def _step(self, row: Row | None, decoded: Decoded | None) -> None:
-        self._pass_on(self._task_of_all.step(row, decoded, clock=self._clock, version=self._next_version()))
+    def _run(self, task: Task, head: Decoded | None) -> None:
+        """Run a batch of one record, or of none."""
+        inputs = Inputs(decoded=[] if head is None else [head])
+        self._pass_on(task.run(inputs, clock=self._clock, version=self._next_version()))
 
     def _pass_on(self, result: Result) -> None:
         """Append outputs to their topics, and take them in again where a source reads the topic."""

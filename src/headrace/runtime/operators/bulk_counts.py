@@ -7,7 +7,6 @@ sent as one row for each key and batch.
 
 from __future__ import annotations
 
-import struct
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from itertools import count
@@ -17,11 +16,11 @@ from typing import Any
 from headrace.config import Config
 from headrace.model.record import Headers, Record
 from headrace.runtime.caching import by_last
-from headrace.runtime.environment import Env, Row
+from headrace.runtime.environment import Env
 from headrace.runtime.failures import Failures
 from headrace.runtime.operators.emit import Emit
-from headrace.runtime.operators.source_sink import Decoded, Inlet, Outlet
-from headrace.runtime.partition_batch import PartitionBatch
+from headrace.runtime.operators.source_sink import Outlet
+from headrace.runtime.rows import PartitionBatch
 from headrace.runtime.tables import forwarder, keyed
 from headrace.serde.protocol import Serde
 from headrace.state.spec import KeyValueKind
@@ -102,7 +101,7 @@ def combine(
     `one` sends a record that the counter will drop.
     """
     encode_key, encode_value, here = serdes[0].encode, serdes[1].encode, env.here
-    topic = outlet.topic_name(str(node.topic)) + COUNTED
+    topic = outlet.topic_name(str(node.topic))
     pending: dict[bytes, list[Any]] = {}  # number of records, largest timestamp, headers and order of the last one
     touched: list[bytes] = []
 
@@ -129,26 +128,11 @@ def combine(
     def flush() -> None:
         for raw in by_last(touched):
             records, timestamp, headers, order = pending[raw]
-            outlet.outbox.append((topic, None, raw, NUMBER.pack(records), timestamp, headers, order))
+            outlet.counts.append((topic, None, raw, records, timestamp, headers, order))
         pending.clear()
         touched.clear()
 
     return run, flush
-
-
-def counted_inlet(name: str, key: Serde, add: Emit) -> Inlet:
-    """The inlet for rows that hold a number of records."""
-    decode_key = key.decode
-
-    def read(row: Row) -> Decoded:
-        raw_key, raw_number = row[3] or b"", row[4] or b""
-        return decode_key(raw_key), NUMBER.unpack(raw_number)[0], row[5]
-
-    return Inlet(name, read, add)
-
-
-COUNTED = "#counted"  # suffix of a topic whose rows hold numbers of records; no topic name can contain "#"
-NUMBER = struct.Struct(">q")
 
 
 def counter_of(graph: Graph, source: Source, config: Config) -> StreamAggregate | None:

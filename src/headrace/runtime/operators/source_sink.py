@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -10,30 +10,32 @@ from headrace.errors import StreamsError
 from headrace.model.partitioner import partition_of
 from headrace.model.record import Headers, Record
 from headrace.model.timestamps import RECORD, Extractor
-from headrace.runtime.environment import Env, Output, Row
+from headrace.runtime.environment import Env
 from headrace.runtime.failures import Failures
 from headrace.runtime.operators.emit import Emit
-from headrace.runtime.partition_batch import PartitionBatch
+from headrace.runtime.rows import CountOutput, Output, PartitionBatch, Row
 from headrace.serde.protocol import Serde
 from headrace.topology.nodes import Sink, Source, TimestampExtractor
 
 TEXTS = 50_000  # the number of keys whose partition is cached
 
-Decoded = tuple[Any, Any, int]  # key, value, timestamp
+KeyValueTime = tuple[Any, Any, int]
 
 
 class Inlet(NamedTuple):
     """A compiled source: `read` decodes a row or returns None for a dropped record; `emit` takes the decoded record.
 
-    `read_all` decodes the keys and values of a partition batch, and `tally` counts a partition batch; each is set only
-    where records need not be processed one by one.
+    `read_all` decodes the keys and values of a partition batch; it returns None where records must be read one by one.
+    `tally` counts a partition batch of records, and `add` takes the number of records of a key; both are None if the
+    source does not lead to a count.
     """
 
     name: str
-    read: Callable[[Row], Decoded | None]
+    read: Callable[[Row], KeyValueTime | None]
     emit: Emit
-    read_all: Callable[[PartitionBatch], tuple[list[Any], list[Any]] | None] = lambda batch: None
+    read_all: Callable[[PartitionBatch], tuple[Sequence[Any], Sequence[Any]] | None] = lambda batch: None
     tally: Callable[[PartitionBatch], bool] | None = None
+    add: Emit | None = None
 
 
 def inlet(
@@ -41,7 +43,7 @@ def inlet(
 ) -> Inlet:
     decode_key, decode_value, name, as_it_is = key.decode, value.decode, node.name, extract is RECORD
 
-    def read(row: Row) -> Decoded | None:
+    def read(row: Row) -> KeyValueTime | None:
         _, _, _, raw_key, raw_value, timestamp, headers, _ = row
         part = "key"
         try:
@@ -55,13 +57,13 @@ def inlet(
             RECORD(Record(key, value, timestamp, headers), -1)  # raises
         return key, value, timestamp
 
-    def read_all(batch: PartitionBatch) -> tuple[list[Any], list[Any]] | None:
-        records = batch.records
+    def read_all(batch: PartitionBatch) -> tuple[Sequence[Any], Sequence[Any]] | None:
+        records, counts = batch.records, batch.counts
         if min(records.timestamps) < 0:
             return None
         try:
             keys = [None if raw is None else decode_key(raw) for raw in records.keys]
-            return keys, [None if raw is None else decode_value(raw) for raw in records.values]
+            return keys, counts or [None if raw is None else decode_value(raw) for raw in records.values]
         except Exception:  # noqa: BLE001 -- one by one they will tell which it was
             return None
 
@@ -71,13 +73,13 @@ def inlet(
 
 
 def read_and_extract(
-    name: str, decode: Callable[[Row], Decoded | None], extract: TimestampExtractor, env: Env
-) -> Callable[[Row], Decoded | None]:
+    name: str, decode: Callable[[Row], KeyValueTime | None], extract: TimestampExtractor, env: Env
+) -> Callable[[Row], KeyValueTime | None]:
     """Reads a row with the timestamp of an extractor, which gets the largest timestamp of the partition so far."""
     bound = extract.bound(env.here) if isinstance(extract, Extractor) else extract
     drop, cell = env.drop, env.state.cell
 
-    def read(row: Row) -> Decoded | None:
+    def read(row: Row) -> KeyValueTime | None:
         decoded = decode(row)
         if decoded is None:
             return None
@@ -102,9 +104,10 @@ def read_and_extract(
 
 
 class Outlet(NamedTuple):
-    """What sinks need: the output list, topic names and partition counts."""
+    """What sinks need: the lists of outputs, topic names and partition counts."""
 
     outbox: list[Output]
+    counts: list[CountOutput]
     topic_name: Callable[[str], str]  # adds the application's id to internal topics
     partitions: Callable[[str], int | None]  # of a topic, None if not known
 
