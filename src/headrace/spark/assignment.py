@@ -4,8 +4,8 @@
     standbys = assign_standbys(places, hosts, replicas, before)
 
 The tasks of every sub-topology are spread over the slots on their own, because the sub-topologies of a level run at
-the same time. A task moves only if its slot is gone, or has more of them than others; it then goes to a slot that has a
-copy of its state, if one of these has room.
+the same time: seven tasks on three slots are three, two and two. A task moves only if its slot is gone, or has more
+than its share of them; it then goes to a slot that has a copy of its state, if one of these has room.
 """
 
 from __future__ import annotations
@@ -46,8 +46,13 @@ def assign_tasks(
     total = dict.fromkeys(sorted(slots), 0)
     found: dict[TaskId, int] = {}
     for some in by_subtopology.values():
-        most = -(-len(some) // len(total))
+        least, rest = divmod(len(some), len(total))  # `rest` slots have one more than `least`
         here = dict.fromkeys(total, 0)
+
+        def has_room(slot: int | None, least: int = least, rest: int = rest, here: dict[int, int] = here) -> bool:
+            if slot not in here or here[slot] > least:
+                return False
+            return here[slot] < least or sum(count > least for count in here.values()) < rest
 
         def place(task: TaskId, slot: int, here: dict[int, int] = here) -> None:
             found[task] = slot
@@ -57,10 +62,10 @@ def assign_tasks(
         # Where a slot has too many, those stay that have no copy of their state elsewhere.
         for task in sorted(some, key=lambda task: any(slot != before.get(task) for slot in warm.get(task, {}))):
             slot = before.get(task)
-            if slot is not None and here.get(slot, most) < most:
+            if slot is not None and has_room(slot):
                 place(task, slot)
         for task in (task for task in some if task not in found):
-            copies = {slot: number for slot, number in warm.get(task, {}).items() if here.get(slot, most) < most}
+            copies = {slot: number for slot, number in warm.get(task, {}).items() if has_room(slot)}
             if copies:
                 place(task, min(copies, key=lambda slot: (-copies[slot], here[slot], total[slot], slot)))
         for task in (task for task in some if task not in found):
