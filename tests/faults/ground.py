@@ -63,11 +63,11 @@ class Ground:
         self.lives.append(Life(["-m", "tests.faults.life", str(path)], path.parent, environment or {}))
         return self.lives[-1]
 
-    def command(self, *options: str) -> Life:
+    def command(self, *options: str, environment: dict[str, str] | None = None) -> Life:
         """Starts it with `headrace run`; it runs until it is ended."""
         path = self._next_scene()
         arguments = ["-m", "headrace", "run", "tests.faults.life:app", *options]
-        self.lives.append(Life(arguments, path.parent, {SCENE: str(path)}))
+        self.lives.append(Life(arguments, path.parent, {**(environment or {}), SCENE: str(path)}))
         return self.lives[-1]
 
     def _next_scene(self, *kills: Kill) -> Path:

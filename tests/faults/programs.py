@@ -47,6 +47,15 @@ def count_words(window: int = 50, value: Any = serde.STRING) -> Topology:
     return builder.build()
 
 
+def word_count() -> Topology:
+    """Two levels; every word of every line gives one result, which is one more than the word's result before."""
+    builder = StreamsBuilder()
+    words = builder.stream("lines", **TEXTS).flat_map_values(str.split)
+    counts = words.group_by(lambda _, word: word, **TEXTS).count(store="counts")
+    counts.to_stream().map_values(str).to("out", **TEXTS)
+    return builder.build()
+
+
 class Watch(Processor):
     """Keeps the last value of a key, forwards it, and tells of all of them by the wall clock."""
 
@@ -99,3 +108,4 @@ LETTERS = Program(
     lambda: count_words(value=serde.serde_of(str.encode, picky)), 60, 2, {**CACHE_OFF, **DEAD_LETTERS}, ("out", "dead")
 )
 MANY = Program(watch_words, 30, partitions=3, config={})
+WORD_COUNT = Program(word_count, 0, partitions=8)
