@@ -11,8 +11,11 @@ from typer.testing import CliRunner
 
 from headrace.checkpoint.storage import DiskStorage
 from headrace.cli.main import app
+from headrace.model.clock import ManualClock, SystemClock
 from headrace.query import Follower
 from headrace.query.client import Client
+from headrace.query.status import SlotReport, encode_slots
+from tests.checkpoint.cluster import Cluster, Ground
 from tests.query.programs import SHOWN, THREE, started
 
 
@@ -103,6 +106,30 @@ def test_a_checkpoint_is_listed_and_damage_in_it_is_found(command, checkpoint, t
     assert damaged.return_value == 1
     assert "checksum" in damaged.stdout
     assert "there is no checkpoint" in str(command("checkpoint", "ls", at=tmp_path / "none").exception)
+
+
+def test_the_status_shows_the_slots_of_a_running_application(command, tmp_path):
+    program, now = THREE, SystemClock().now()
+    ground = Ground(log=program.log(), storage=DiskStorage(tmp_path / "running"), clock=ManualClock(now))
+    cluster = Cluster(ground, program, limit=4)
+    cluster.run()
+    slots = [SlotReport(0, "one", 11, ("0_0",), {"0_1": 0}), SlotReport(1, "two", 12, ("0_1",), {"0_0": 3})]
+    cluster.coordinator.describe_owner(lambda: encode_slots(slots, 7))
+    ground.clock.advance(6000)
+    cluster.coordinator.renew_lease()
+    told = rows(command("status", "--json", at=tmp_path / "running"))
+    assert told["state"] == "RUNNING"
+    assert told["slots"][1] == {"slot": 1, "host": "two", "process": 12, "tasks": ["0_1"], "standbys": {"0_0": 3}}
+    assert told["moves"] == 7
+    shown = command("status", at=tmp_path / "running").stdout.splitlines()
+    at = next(number for number, line in enumerate(shown) if line.split()[:2] == ["slot", "host"])
+    assert [line.split() for line in shown[at + 1 : at + 4]] == [
+        ["0", "one", "11", "0_0", "0_1"],
+        ["1", "two", "12", "0_1", "0_0", "(3", "behind)"],
+        ["7", "tasks", "have", "moved", "to", "another", "slot", "since", "the", "start."],
+    ]
+    cluster.close()
+    assert rows(command("status", "--json", at=tmp_path / "running"))["slots"] == []
 
 
 def test_the_status_says_that_it_has_stopped(command):

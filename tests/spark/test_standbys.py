@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import time
 from collections import Counter
 from pathlib import Path
 from shutil import rmtree
+from typing import Any
 
 import pytest
+from typer.testing import CliRunner
 
 from headrace import Application
+from headrace.cli.main import app as cli
 from headrace.query.status import SlotReport
 from tests.spark.places import PATIENCE_MS, Place, wait_for
 from tests.spark.test_slots import counting, slots
@@ -60,6 +64,12 @@ def lose(slot: SlotReport, state: Path) -> float:
     return time.monotonic()
 
 
+def status(place: Place) -> dict[str, Any]:
+    """What `headrace status` says, which is a few seconds old."""
+    answer = CliRunner().invoke(cli, ["status", "--json", "--checkpoint", str(place.folder / "checkpoint")])
+    return json.loads(answer.stdout)
+
+
 def test_the_tasks_of_a_killed_slot_go_on_from_its_standbys(place: Place):
     words, state = Words(place), place.folder / "state" / "life"
     with place.app(counting(), num_standby_replicas=1) as app:
@@ -68,6 +78,12 @@ def test_the_tasks_of_a_killed_slot_go_on_from_its_standbys(place: Place):
         assert {name for name in state_of(state) if name.startswith("1_")} == {*STATEFUL, *(f"{t}.1" for t in STATEFUL)}
         for slot in app.report().slots:
             assert not set(slot.tasks) & slot.standbys.keys()
+        wait_for(
+            app,
+            lambda: (
+                status(place)["slots"] == [slot._asdict() | {"tasks": [*slot.tasks]} for slot in app.report().slots]
+            ),
+        )
         victim, before = slots(app)[1], app.report()
         lost = lose(victim, state)
         words.send(app, *(f"again word{n}" for n in range(40)))

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 from headrace.checkpoint import recovery
 from headrace.checkpoint.compaction import Cleaner, CompactionPolicy
@@ -239,6 +239,10 @@ class Coordinator:
         """Raises an error of delivery or compaction in the background."""
         self._deliveries.check()
         self._cleaner.check()
+
+    def describe_owner(self, describe: Callable[[], dict[str, Any]]) -> None:
+        """Sets the function whose result, plain JSON, is in the lease from its next renewal on, for others to read."""
+        self._ownership.describe = describe
 
     def renew_lease(self) -> None:
         """Renews the lease if a third of it has passed. Call it every few seconds, also between batches."""

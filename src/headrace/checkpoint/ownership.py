@@ -18,7 +18,7 @@ import threading
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -48,6 +48,7 @@ class LeaseRecord(NamedTuple):
     at: int
     lease: int
     token: str = ""  # tells two instances apart that create the same epoch
+    description: dict[str, Any] | None = None  # what the owner says about itself, for `headrace status`
 
 
 def this_process() -> LeaseHolder:
@@ -81,6 +82,7 @@ class Ownership:
     def __init__(self, storage: Storage, clock: Clock, process: LeaseHolder, lease_ms: int, epoch: int) -> None:
         self.epoch, self._storage, self._clock, self._process, self._lease_ms = epoch, storage, clock, process, lease_ms
         self._renewals, self._renewed_at, self._lock = 0, clock.now(), threading.Lock()
+        self.describe: Callable[[], dict[str, Any]] = dict  # called at every renewal
 
     @classmethod
     def claim(
@@ -120,7 +122,8 @@ class Ownership:
         if max(_epochs(self._storage), default=0) > self.epoch:
             raise FencedError(f"another instance has taken over {self._storage.describe()}: this one must stop")
         name, count = OWNERS + format_number(self.epoch), self._renewals + 1
-        self._storage.create(f"{name}.{format_number(count)}", _encode(LeaseRecord(self._process, now, self._lease_ms)))
+        lease = LeaseRecord(self._process, now, self._lease_ms, description=self.describe())
+        self._storage.create(f"{name}.{format_number(count)}", _encode(lease))
         if self._renewals:
             self._storage.delete(f"{name}.{format_number(self._renewals)}")
         self._renewals, self._renewed_at = count, now

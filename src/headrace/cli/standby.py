@@ -11,7 +11,7 @@ from headrace.cli.output import print_note
 from headrace.errors import AlreadyRunningError, StreamsError
 from headrace.model.clock import SystemClock
 from headrace.query.follower import Follower
-from headrace.query.standby import read_state, wait_for_takeover
+from headrace.query.standby import read_report, wait_for_takeover
 from headrace.query.status import ApplicationReport, RunningApplication, SampledRecord
 from headrace.spark.application_state import State, ended_by_signals
 from headrace.web.server import Server
@@ -57,7 +57,7 @@ class StandbyInstance:
     def report(self) -> ApplicationReport:
         if self.is_active.is_set():
             return self._app.report()
-        return ApplicationReport(state=read_state(self._follower.storage, self._follower.epoch, self._clock.now()))
+        return read_report(self._follower.storage, self._follower.epoch, self._clock.now())
 
     def pause(self) -> None:
         self._active_app().pause()

@@ -1,4 +1,7 @@
-"""`headrace status`, `headrace top` and `headrace drops`: the status of an application, read from its checkpoint."""
+"""`headrace status`, `headrace top` and `headrace drops`: the status of an application, read from its checkpoint.
+
+Its slots are in the heartbeat that a running application writes every five seconds, so no server has to be reached.
+"""
 
 from __future__ import annotations
 
@@ -71,7 +74,25 @@ def _render(view: ApplicationView) -> Group:
     ]  # fmt: skip
     rates = [{"topic": topic, "records_per_second": f"{rate:.1f}"} for topic, rate in sorted(status["rates"].items())]
     dropped = [{"dropped": reason, "records": count} for reason, count in sorted(status["dropped"].items())]
+    slots = [
+        {
+            "slot": slot["slot"],
+            "host": slot["host"],
+            "process": slot["process"],
+            "tasks": " ".join(slot["tasks"]) or None,
+            "standbys": " ".join(map(_render_standby, slot["standbys"].items())) or None,
+        }
+        for slot in status["slots"]
+    ]
+    if slots:
+        moved = f"{status['moves']} tasks have moved to another slot since the start."
+        parts += [Text(""), make_table(slots, [*slots[0]]), Text(moved)]
     for rows in (rates, dropped):
         if rows:
             parts += [Text(""), make_table(rows, [*rows[0]])]
     return Group(*parts)
+
+
+def _render_standby(standby: tuple[str, int]) -> str:
+    task, behind = standby
+    return f"{task} ({behind} behind)" if behind else task

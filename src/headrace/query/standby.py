@@ -26,23 +26,29 @@ from headrace.errors import (
 )
 from headrace.model.clock import Clock, SystemClock
 from headrace.query.follower import Follower
+from headrace.query.status import ApplicationReport, decode_slots
 
 INTERVAL = 0.5  # seconds between two checks: a small part of a lease, and two list requests to an object store a second
 _HEARTBEAT = re.compile(rf"{OWNERS}\d{{12,}}(?:\.(?:\d{{12,}}|released))?")
 _log = logging.getLogger(__name__)
 
 
-def read_state(storage: Storage, epoch: int, now: int) -> str:
-    """Return RUNNING or NOT_RUNNING, or UNKNOWN if the last heartbeat of an epoch is older than its lease."""
+def read_report(storage: Storage, epoch: int, now: int) -> ApplicationReport:
+    """Return what the owner of a checkpoint said about itself in its last heartbeat, a few seconds ago.
+
+    The state is RUNNING or NOT_RUNNING, or UNKNOWN if the last heartbeat of the epoch is older than its lease.
+    """
     prefix = OWNERS + format_number(epoch)
     names = storage.names(prefix)
     if f"{prefix}.released" in names:
-        return "NOT_RUNNING"
+        return ApplicationReport(state="NOT_RUNNING")
     try:
         heartbeat = _read_heartbeat(storage, names[-1])
     except (IndexError, MissingFileError, CheckpointCorruptedError):
-        return "UNKNOWN"
-    return "RUNNING" if now < heartbeat.at + heartbeat.lease else "UNKNOWN"
+        return ApplicationReport(state="UNKNOWN")
+    if now >= heartbeat.at + heartbeat.lease:
+        return ApplicationReport(state="UNKNOWN")
+    return ApplicationReport(state="RUNNING", **decode_slots(heartbeat.description or {}))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

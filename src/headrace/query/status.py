@@ -34,6 +34,25 @@ class SlotReport(NamedTuple):
     standbys: Mapping[str, int]
 
 
+def encode_slots(slots: Sequence[SlotReport], moves: int) -> dict[str, Any]:
+    """Makes plain JSON of slots, for the heartbeat of an application; `decode_slots` reads it.
+
+    >>> encoded = encode_slots([SlotReport(0, "one", 11, ("0_0",), {"0_1": 2})], moves=3)
+    >>> decode_slots(encoded)["slots"]
+    (SlotReport(slot=0, host='one', process=11, tasks=('0_0',), standbys={'0_1': 2}),)
+    """
+    return {"slots": [slot._asdict() for slot in slots], "moves": moves}
+
+
+def decode_slots(description: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the slots and the moves as fields of an `ApplicationReport`."""
+    slots = [SlotReport(**slot) for slot in description.get("slots", ())]
+    return {
+        "slots": tuple(slot._replace(tasks=tuple(slot.tasks)) for slot in slots),
+        "moves": description.get("moves", 0),
+    }
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ApplicationReport:
     """What only the running application knows. Fields that it does not know stay empty.
@@ -94,6 +113,8 @@ class Status:
     catch_up: float | None  # seconds
     dropped: Mapping[str, int]
     state_bytes: int
+    slots: Sequence[Mapping[str, Any]] = ()  # the fields of `SlotReport`
+    moves: int = 0  # of tasks to other slots, since the application was started
     error: str | None = None
 
 
@@ -122,6 +143,7 @@ def build_status(follower: Follower, report: ApplicationReport, now: int) -> Sta
         catch_up=behind / rate if behind and rate else None,
         dropped=snapshot.dropped,
         state_bytes=sum(snapshot.sizes.values()),
+        **encode_slots(report.slots, report.moves),
         error=report.error or fresh.error,
     )
 

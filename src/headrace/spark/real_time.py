@@ -28,6 +28,7 @@ from headrace.errors import StageRerunError, StreamsError
 from headrace.log.open import open_log
 from headrace.model.clock import SystemClock
 from headrace.model.ids import TaskId
+from headrace.query.status import encode_slots
 from headrace.spark import wire_format
 from headrace.spark.application_state import QueryStoppedError
 from headrace.spark.batch_attempt import BatchAttempt
@@ -301,6 +302,10 @@ class RealTimeEngine:
     def observed(self) -> dict[str, Any]:
         """What a report says about the slots and the phases of batches."""
         return {"phases": dict(self.phases), "slots": self._pool.report(self._last_change), "moves": self._pool.moves}
+
+    def describe_slots(self) -> dict[str, Any]:
+        """What `headrace status` shows of the slots."""
+        return encode_slots(self._pool.report(self._last_change), self._pool.moves)
 
     def _last_change(self, task: TaskId) -> int:
         """The batch in which the state of a task changed last."""

@@ -76,6 +76,8 @@ class Run:
             self._check_positions()
             engine = RealTimeEngine if setup.config.processing_trigger == "real-time" else MicroBatchQuery
             self._engine = engine(spark, self.job, self.coordinator, stats, paused=paused) if job.tasks else None
+            if isinstance(self._engine, RealTimeEngine):
+                self.coordinator.describe_owner(self._engine.describe_slots)
         except BaseException:
             self.close()
             raise

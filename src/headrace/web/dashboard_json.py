@@ -9,8 +9,8 @@ from typing import Any
 from headrace.checkpoint.fingerprint import Fingerprint
 from headrace.model.clock import Clock, SystemClock
 from headrace.query.follower import Follower
-from headrace.query.standby import read_state
-from headrace.query.status import ApplicationReport, RunningApplication, build_status, summarize_batches
+from headrace.query.standby import read_report
+from headrace.query.status import ApplicationReport, RunningApplication, build_status, encode_slots, summarize_batches
 from headrace.topology.describe import TopologyDescription
 from headrace.web.secrets import mask_secrets
 
@@ -43,11 +43,11 @@ class ApplicationView:
     limits: Limits = field(default_factory=Limits)
 
     def report(self) -> ApplicationReport:
-        """Return the application's report. If it runs elsewhere, only its state is known, from the checkpoint."""
+        """Return the application's report. If it runs elsewhere, that is what its last heartbeat says."""
         if self.application is not None:
             return self.application.report()
         follower = self.follower
-        return ApplicationReport(state=read_state(follower.storage, follower.epoch, self.clock.now()))
+        return read_report(follower.storage, follower.epoch, self.clock.now())
 
     def status(self, report: ApplicationReport | None = None) -> dict[str, Any]:
         status = asdict(build_status(self.follower, report or self.report(), self.clock.now()))
@@ -116,8 +116,7 @@ class ApplicationView:
             "tasks": {str(task): size for task, size in sorted(snapshot.sizes.items())},
             "restore_seconds": round(size / 50e6, 2),  # a restore reads and applies 50 MB of deltas a second
             "interval_ms": self.follower.history.interval(),
-            "slots": [slot._asdict() for slot in report.slots],
-            "moves": report.moves,
+            **encode_slots(report.slots, report.moves),
         }
 
 
