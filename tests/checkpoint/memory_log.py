@@ -49,6 +49,10 @@ class MemoryLog:
             self.rows[at] += [row[1:] for row in Chunk(range(len(records)), records).rows()]
         return bases
 
+    def begin_delivery(self, application, number, items):
+        self.deliver(application, number, items)
+        return lambda: None
+
     def deliver(self, application, number, items):
         last = self.delivered(application)
         if last not in {number - 1, number}:

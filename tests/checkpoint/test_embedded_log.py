@@ -104,7 +104,7 @@ class Slow:
     def __getattr__(self, name):
         return getattr(self._log, name)
 
-    def deliver(self, application, number, items):
+    def begin_delivery(self, application, number, items):
         if number:
             self._go.wait()
-        return self._log.deliver(application, number, items)
+        return self._log.begin_delivery(application, number, items)

@@ -122,6 +122,9 @@ class Room:
     def extents(self, topics: Sequence[str]) -> dict[TopicPartition, Extent]:
         return self._places(self._do(self._log.extents, [self._in(name) for name in topics]))
 
+    def ends(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
+        return self._places(self._do(self._log.ends, [self._at(at) for at in partitions]))
+
     def offsets_for_times(self, times: Offsets) -> dict[TopicPartition, int | None]:
         return self._places(self._do(self._log.offsets_for_times, self._inner(times)))
 
@@ -156,6 +159,10 @@ class Room:
     def deliver(self, application: str, number: int, items: Sequence[Item]) -> bool:
         inner = [(self._at(at), records) for at, records in items]
         return self._do(self._log.deliver, self._in(application), number, inner)
+
+    def begin_delivery(self, application: str, number: int, items: Sequence[Item]) -> Callable[[], None]:
+        inner = [(self._at(at), records) for at, records in items]
+        return self._do(self._log.begin_delivery, self._in(application), number, inner)
 
     def delivered(self, application: str) -> int:
         return self._log.delivered(self._in(application))

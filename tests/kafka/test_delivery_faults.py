@@ -58,13 +58,13 @@ class Hooked:
         self._around(lambda: self._producer.commit_transaction(timeout))
 
 
-def hook(monkeypatch: pytest.MonkeyPatch, around: Callable[[Callable[[], None]], None]) -> None:
-    """The next producer for deliveries is hooked; those after it are as usual."""
-    create, is_first = transaction.create_client, iter((True,))
+def hook(monkeypatch: pytest.MonkeyPatch, around: Callable[[Callable[[], None]], None], *, producers: int = 2) -> None:
+    """The next producers for deliveries, two of which take turns, are hooked; those after them are as usual."""
+    create, is_hooked = transaction.create_client, iter([True] * producers)
 
     def hooked(*given: Any) -> Any:
         producer = create(*given)
-        return Hooked(producer, around) if next(is_first, False) else producer
+        return Hooked(producer, around) if next(is_hooked, False) else producer
 
     monkeypatch.setattr(transaction, "create_client", hooked)
 
@@ -220,6 +220,24 @@ def test_of_two_instances_the_first_is_fenced(broker: KafkaBroker, log: KafkaLog
                 log.deliver(case, 1, items(case, 1))
         second.deliver(case, 2, items(case, 2))
         check(second, case, 3)
+
+
+@pytest.mark.parametrize("turn", [1, 2])
+def test_a_new_instance_fences_both_producers_of_the_first(broker: KafkaBroker, log: KafkaLog, case: str, turn: int):
+    for number in range(turn):
+        log.deliver(case, number, items(case, number))
+    with KafkaLog(broker.address, QUICK) as second:
+        second.deliver(case, turn, items(case, turn))
+        with pytest.raises(ProducerFencedError, match="another instance"):
+            log.deliver(case, turn, items(case, turn))
+        check(second, case, turn + 1)
+
+
+def test_batches_that_are_in_delivery_at_the_same_time_are_seen_in_order(log: KafkaLog, case: str):
+    waits = [log.begin_delivery(case, number, items(case, number)) for number in range(6)]
+    for wait in waits:
+        wait()
+    check(log, case, 6)
 
 
 def test_an_instance_that_is_taken_over_in_the_middle_of_a_commit(

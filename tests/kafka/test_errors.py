@@ -36,6 +36,7 @@ def log(broker: KafkaBroker) -> Iterator[KafkaLog]:
 def test_users_come_in_with_tls_and_a_password_and_do_what_they_may(broker: KafkaBroker):
     for kind, name in (("TOPIC", "ours"), ("TOPIC", "app-delivered"), ("TRANSACTIONAL_ID", "app-delivery")):
         allow(broker, "ada", kind, name, "ALL")
+    allow(broker, "ada", "TRANSACTIONAL_ID", "app-delivery-next", "ALL")
     with KafkaLog(broker.secured, broker.settings_of("ada")) as log:
         log.create_topic("ours")
         at = TopicPartition("ours", 0)
@@ -90,7 +91,10 @@ def test_acls_that_are_missing_for_reading_and_writing_are_named(broker: KafkaBr
     with pytest.raises(LogUnavailableError, match=r"as 'bob-delivery' was refused: an ACL for the transactional id"):
         log.deliver("bob", 0, [(at, ONE)])
     allow(broker, "bob", "TRANSACTIONAL_ID", "bob-delivery", "ALL")
-    with pytest.raises(LogUnavailableError, match=r"a delivery as 'bob-delivery' to mute was refused: an ACL"):
+    with pytest.raises(LogUnavailableError, match=r"as 'bob-delivery-next' was refused: an ACL for the transactional"):
+        log.deliver("bob", 0, [(at, ONE)])
+    allow(broker, "bob", "TRANSACTIONAL_ID", "bob-delivery-next", "ALL")
+    with pytest.raises(LogUnavailableError, match=r"a delivery as 'bob-delivery(-next)?' to mute was refused: an ACL"):
         log.deliver("bob", 0, [(at, ONE)])
     allow(broker, "bob", "TOPIC", "mute", "WRITE")
     assert log.deliver("bob", 0, [(at, ONE)])

@@ -101,7 +101,7 @@ def test_a_share_that_sleeps_in_its_commit_while_the_driver_is_followed_commits_
         commit()
 
     commits = count()
-    hook(monkeypatch, around)
+    hook(monkeypatch, around, producers=1)
     zombie = logs()
     with pytest.raises(LogBusyError, match="taken up by another process"):
         zombie.deliver_share(case, Share(1, 0, name), items(case, 1, 0, 2))
@@ -134,7 +134,7 @@ def test_a_share_that_is_tried_again_elsewhere_is_delivered_once_and_may_come_ba
         commit()
 
     commits = count()
-    hook(monkeypatch, around)
+    hook(monkeypatch, around, producers=1)
     slow = logs()
     with pytest.raises(LogBusyError, match="taken up by another process"):
         slow.deliver_share(case, Share(1, 0, name), items(case, 1))
@@ -164,7 +164,7 @@ def test_what_became_of_a_share_is_read_back_if_the_answer_is_lost(
             )
 
     commits = count()
-    hook(monkeypatch, around)
+    hook(monkeypatch, around, producers=1)
     logs().deliver_share(case, Share(1, 0, name), items(case, 1))
     assert next(commits) == 2
     driver.deliver(case, 1, [])

@@ -202,7 +202,8 @@ def test_a_user_with_the_acls_that_are_documented_can_run_an_application(guarded
         "delivered": ["CREATE", "READ", "WRITE", "DESCRIBE_CONFIGS"],
     }.items():
         allow(guarded, "ada", "TOPIC", f"{place.name}-{topic}", *operations)
-    allow(guarded, "ada", "TRANSACTIONAL_ID", f"{place.name}-delivery", "WRITE")
+    for producer in ("delivery", "delivery-next"):
+        allow(guarded, "ada", "TRANSACTIONAL_ID", f"{place.name}-{producer}", "WRITE")
     allow(guarded, "ada", "GROUP", place.name, "READ")
     ours = Place(place.folder, guarded.secured, place.name)
     ours.app(copying(place), config=guarded.settings_of("ada")).run_available()

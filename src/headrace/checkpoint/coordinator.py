@@ -13,6 +13,7 @@ owners only one can commit batch N, and the other raises FencedError. The lease 
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -92,6 +93,7 @@ class Coordinator:
         )
         self.ledger = recovery.recover_ledger(storage, options.keep)
         self._deliveries = SerialExecutor("headrace delivery", options.max_undelivered)
+        self._visible = SerialExecutor("headrace delivered", options.max_undelivered)
         self._cleaner = Cleaner(
             storage, options.keep, options.compaction, background=options.background, at_step=self._at_step
         )
@@ -238,6 +240,7 @@ class Coordinator:
     def check(self) -> None:
         """Raises an error of delivery or compaction in the background."""
         self._deliveries.check()
+        self._visible.check()
         self._cleaner.check()
 
     def describe_owner(self, describe: Callable[[], dict[str, Any]]) -> None:
@@ -250,7 +253,12 @@ class Coordinator:
 
     def drain(self) -> None:
         """Waits until every committed batch is delivered."""
-        self._deliveries.drain()
+        self._drain(None)
+
+    def _drain(self, timeout: float | None) -> bool:
+        end = None if timeout is None else time.monotonic() + timeout
+        is_sent = self._deliveries.drain(timeout)
+        return self._visible.drain(None if end is None else max(0.0, end - time.monotonic())) and is_sent
 
     def close(self, timeout: float | None = None) -> bool:
         """Delivers the committed batches and releases the lease, so that another instance can start at once.
@@ -259,7 +267,7 @@ class Coordinator:
         """
         is_delivered = False
         try:
-            is_delivered = self._deliveries.drain(timeout)
+            is_delivered = self._drain(timeout)
         finally:
             self.abandon(None if is_delivered or timeout is None else 0.0)
             self._ownership.release()
@@ -268,6 +276,7 @@ class Coordinator:
     def abandon(self, timeout: float | None = None) -> None:
         """Stops after the running delivery, or after `timeout` seconds. The next instance delivers the rest."""
         self._deliveries.stop(timeout)
+        self._visible.stop(timeout)
         self._cleaner.stop()
 
     def __enter__(self) -> Self:
@@ -305,8 +314,13 @@ class Coordinator:
         positions = dict(self.ledger.positions)
 
         def deliver() -> None:
-            self._delivery.deliver(number, outboxes, read)
-            self._hooks.delivered(number, positions)
+            wait = self._delivery.begin(number, outboxes, read)
+
+            def finish() -> None:
+                wait()
+                self._hooks.delivered(number, positions)
+
+            self._visible.submit(finish)
 
         self._deliveries.submit(deliver)
 

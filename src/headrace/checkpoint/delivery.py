@@ -38,7 +38,7 @@ class DeliveryTarget(Protocol):
     def topic(self, name: str) -> Topic: ...
     def extents(self, topics: Sequence[str]) -> dict[TopicPartition, Extent]: ...
     def append(self, items: Sequence[Item]) -> list[int]: ...
-    def deliver(self, application: str, number: int, items: Sequence[Item]) -> bool: ...
+    def begin_delivery(self, application: str, number: int, items: Sequence[Item]) -> Callable[[], None]: ...
     def delivered(self, application: str) -> int: ...
     def mark_delivered(self, application: str, number: int | None) -> None: ...
 
@@ -63,8 +63,11 @@ class Delivery:
         self._deliver_in_shares, self._share_bytes = deliver_in_shares, share_bytes
         self.last = log.delivered(application)
 
-    def deliver(self, number: int, outboxes: Sequence[Outbox], read: ReadBlob) -> None:
-        """Delivers a batch and its marker."""
+    def begin(self, number: int, outboxes: Sequence[Outbox], read: ReadBlob) -> Callable[[], None]:
+        """Delivers a batch and its marker. The returned function waits until readers see it.
+
+        The next batch may begin meanwhile; the functions are called in the order of the batches.
+        """
         left = self._share(number, outboxes)
         if left is None:
             sections = read_sections(number, outboxes, read)
@@ -72,17 +75,22 @@ class Delivery:
             sections = read_sections(number, outboxes if left else (), read, lambda section: section.topic in left)
         items = merge_outboxes(sections, lambda topic: self._log.topic(topic).partitions)
         with step(DELIVERY, self._at_step):
-            self._retry(number, lambda: self._send(number, items))
-        with step(MARKER, self._at_step):
-            if not self._exactly_once:
-                self._log.mark_delivered(self._application, number)
-            self.last = number
+            wait = self._retry(number, lambda: self._send(number, items))
+
+        def finish() -> None:
+            wait()
+            with step(MARKER, self._at_step):
+                if not self._exactly_once:
+                    self._log.mark_delivered(self._application, number)
+                self.last = number
+
+        return finish
 
     def catch_up(self, batches: Mapping[int, Sequence[Outbox]], read: ReadBlob) -> None:
         """Delivers the batches that the log lacks. The previous owner may be delivering the same ones right now."""
         for number, outboxes in batches.items():
             try:
-                self.deliver(number, outboxes, read)
+                self.begin(number, outboxes, read)()
             except ProducerFencedError:
                 if self._log.delivered(self._application) < number:
                     raise
@@ -95,11 +103,12 @@ class Delivery:
             return None
         return self._retry(number, lambda: deliver_in_shares(number))
 
-    def _send(self, number: int, items: Sequence[Item]) -> None:
+    def _send(self, number: int, items: Sequence[Item]) -> Callable[[], None]:
         if self._exactly_once:
-            self._log.deliver(self._application, number, items)
-        elif items:
+            return self._log.begin_delivery(self._application, number, items)
+        if items:
             self._log.append(items)
+        return lambda: None
 
     def _retry(self, number: int, call: Callable[[], Result]) -> Result:
         """Repeats a call that fails with a retriable error. Adds to the last error that the batch is committed."""

@@ -49,6 +49,10 @@ class BaseLog(Closeable, Generic[Resources]):
     @abstractmethod
     def extents(self, topics: Sequence[str]) -> dict[TopicPartition, Extent]: ...
 
+    def ends(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
+        extents = self.extents(sorted({at.topic for at in partitions}))
+        return {at: extents[at].end for at in partitions if at in extents}
+
     @abstractmethod
     def _open(self) -> Resources: ...
 
@@ -71,13 +75,12 @@ class BaseLog(Closeable, Generic[Resources]):
             self._close(self._opened)
 
     def _wait(self, positions: Mapping[TopicPartition, int], timeout: int, pause: Callable[[float], None]) -> bool:
-        """Reads the extents again and again, with growing pauses, until one is beyond its position."""
+        """Reads the ends again and again, with growing pauses, until one is beyond its position."""
         deadline = self._clock.now() + timeout
-        topics = sorted({at.topic for at in positions})
         length = _FIRST_PAUSE
         while True:
-            extents = self.extents(topics)
-            if any(extents[at].end > position for at, position in positions.items() if at in extents):
+            ends = self.ends(list(positions))
+            if any(end > positions[at] for at, end in ends.items()):
                 return True
             left = deadline - self._clock.now()
             if left <= 0:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -71,8 +71,8 @@ class TopicCreatingLog:
     def append(self, items: Sequence[Item]) -> list[int]:
         return self._log.append(items)
 
-    def deliver(self, application: str, number: int, items: Sequence[Item]) -> bool:
-        return self._log.deliver(application, number, items)
+    def begin_delivery(self, application: str, number: int, items: Sequence[Item]) -> Callable[[], None]:
+        return self._log.begin_delivery(application, number, items)
 
     def delivered(self, application: str) -> int:
         return self._log.delivered(application)

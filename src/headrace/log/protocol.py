@@ -184,6 +184,10 @@ class Log(Protocol):
         """Returns the extents of all partitions of the topics."""
         ...
 
+    def ends(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
+        """Returns the ends of partitions, more quickly than `extents`."""
+        ...
+
     def offsets_for_times(self, times: Mapping[TopicPartition, int]) -> dict[TopicPartition, int | None]:
         """Returns the offset of the first record at or after each time; None where there is no such record."""
         ...
@@ -230,6 +234,13 @@ class Log(Protocol):
         """Stores the outputs of a batch together with its marker, all or nothing.
 
         Returns False if this batch was delivered before; raises if the batch before it was not. The first batch is 0.
+        """
+        ...
+
+    def begin_delivery(self, application: str, number: int, items: Sequence[Item]) -> Callable[[], None]:
+        """Does what `deliver` does, but may return as soon as it is certain that the batch will be stored.
+
+        The returned function waits until readers see it. The next batch may begin before.
         """
         ...
 

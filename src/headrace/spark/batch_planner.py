@@ -166,6 +166,7 @@ def shortest_interval(job: Job) -> float:
     return interval / 1000
 
 
+REFRESH = 1.0  # seconds
 AT_FIRST = 20_000  # records of a partition, until their size is known
 # Topic, partition, first offset, the offset after the last, and whether the log has more records.
 Ends = tuple[str, int, int, int, bool]
@@ -180,6 +181,9 @@ class Planner:
         self._waiting: dict[TaskId, float] = {}
         self._most_records, self._most_bytes = job.config.batch_max_records, job.config.batch_max_bytes
         self._meeting, self._sent_stream_time = find_meeting_stages(job), -1
+        self._topics: list[str] = []
+        self._extents: dict[TopicPartition, Extent] = {}
+        self._refresh = 0.0  # when the earliest offsets are read again
         # As in Kafka Streams, global tables are read up to their ends at the start before any other topic.
         self._global_ends = {at: extent.end for at, extent in log.extents(sorted(job.global_topics)).items()}
 
@@ -187,8 +191,7 @@ class Planner:
         """Returns the ranges that the next batch reads; an empty list if there is nothing to read."""
         if self._job.changelogs and not control.versions:
             return []  # the first batch only fills the stores from changelogs
-        topics = sorted({topic for topic, _, _ in control.positions})
-        extents = self._log.extents(topics) if topics else {}
+        extents = self._read_extents(sorted({topic for topic, _, _ in control.positions}))
         last = {at: extent.end for at, extent in extents.items()}
         positions = {TopicPartition(topic, partition): offset for topic, partition, offset in control.positions}
         self._global_ends = {at: end for at, end in self._global_ends.items() if positions.get(at, end) < end}
@@ -209,6 +212,17 @@ class Planner:
             for at, offset in positions.items()
             if ends[at] > offset or at in overtaken
         ]
+
+    def _read_extents(self, topics: list[str]) -> dict[TopicPartition, Extent]:
+        """Returns the extents of topics. Their ends are of now, the earliest offsets may be a second old."""
+        now = self._seconds()
+        if topics != self._topics or now >= self._refresh:
+            self._topics, self._refresh = topics, now + REFRESH
+            self._extents = self._log.extents(topics) if topics else {}
+        else:
+            ends = self._log.ends(list(self._extents))
+            self._extents = {at: extent._replace(end=ends[at]) for at, extent in self._extents.items()}
+        return self._extents
 
     def _hold_back(self, positions: Mapping[TopicPartition, int], ends: dict[TopicPartition, int]) -> None:
         """Makes a task wait for its partitions that have no records, up to `max.task.idle.ms`."""

@@ -53,6 +53,7 @@ class Run:
             check_session(setup.spark)
         self._check_log(setup.spark.sparkContext.master if setup.spark else setup.master or "local")
         self._engine: MicroBatchQuery | RealTimeEngine | None = None
+        self._delivered_positions: Mapping[TopicPartition, int] | None = None  # that the consumer group lacks
         self._log = open_log(setup.log, setup.config.client_settings)
         try:
             job, self.coordinator = self._take_over()
@@ -176,13 +177,14 @@ class Run:
         return None if self._engine is None else self._engine.shares.deliver(self._log, number)
 
     def _record_delivery(self, number: int, positions: Mapping[TopicPartition, int]) -> None:
-        self._commit_group_offsets(positions)
+        self._delivered_positions = positions
         if self._engine is not None:
             self._engine.record_delivery(number)
 
-    def _commit_group_offsets(self, positions: Mapping[TopicPartition, int]) -> None:
+    def _commit_group_offsets(self) -> None:
         """Commits the positions to the application's consumer group, for Kafka's tools and for a Java application."""
-        if self._setup.log.startswith("kafka:"):
+        positions, self._delivered_positions = self._delivered_positions, None
+        if positions is not None and self._setup.log.startswith("kafka:"):
             try:
                 self._log.commit(self._setup.application_id, positions)
             except StreamsError as error:
@@ -193,6 +195,7 @@ class Run:
         """Raises errors of the run. Returns False if the topics have changed, so that the run must be planned again."""
         self._heartbeat.check()
         self.coordinator.check()
+        self._commit_group_offsets()
         if self._engine is not None:
             self._engine.check()
             self._engine.look()
@@ -288,4 +291,5 @@ class Run:
         finally:
             if self._engine is not None:
                 self._engine.clear()
+            self._commit_group_offsets()
             self._log.close()

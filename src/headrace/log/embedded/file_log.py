@@ -258,6 +258,10 @@ class FileLog(BaseLog[LogDirectory]):
         self._clean_if_due(now)
         return is_new
 
+    def begin_delivery(self, application: str, number: int, items: Sequence[Item]) -> Callable[[], None]:
+        self.deliver(application, number, items)
+        return lambda: None
+
     def delivered(self, application: str) -> int:
         with self._snapshot() as (connection, _):
             return read_marker(connection, application)

@@ -1,9 +1,13 @@
 """Deliveries, exactly once: a Kafka transaction stores the records of a batch together with its marker.
 
-`BatchDelivery` delivers a batch as a whole, with the transactional id `<application>-delivery`. A batch may also be
-delivered in shares, each by another process (`ShareDelivery`) with the transactional id `<application>-delivery-<n>`.
-A share marks every partition that it has written. `BatchDelivery.deliver` then completes the batch: it sends what no
-share has marked, and moves the marker of the application.
+`BatchDelivery` delivers a batch as a whole, by turns with the transactional ids `<application>-delivery` and
+`<application>-delivery-next`: an id cannot begin a transaction before all partitions have the end of its last one, and
+the client asks for that only every 20 ms. When the cluster has accepted the end of a transaction, it is certain, so the
+next one may begin; readers see them in order.
+
+A batch may also be delivered in shares, each by another process (`ShareDelivery`) with the transactional id
+`<application>-delivery-<n>`. A share marks every partition that it has written. `BatchDelivery` then completes the
+batch: it sends what no share has marked, and moves the marker of the application.
 
 A new owner first fences every producer of the one before, then passes a barrier, and only then reads the marker. So
 nothing can be committed after it was read.
@@ -12,7 +16,7 @@ nothing can be committed after it was read.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 from headrace.errors import LogBusyError, ProducerFencedError, StreamsError
@@ -33,7 +37,9 @@ from headrace.log.kafka.topics import Topics
 from headrace.log.kafka.transaction import OutcomeUnknownError, Result, TransactionalProducer, retry_until_known
 from headrace.log.protocol import Item, Share
 from headrace.log.validation import is_next_batch
+from headrace.model.ids import TopicPartition
 
+_TOPICS_AGE = 1.0  # seconds for which a topic that was delivered to need not be described again
 _PARALLEL = 8  # producers of shares that are fenced at the same time
 
 
@@ -42,22 +48,48 @@ def _share_id(application: str, share: int) -> str:
 
 
 # ---------------------------------------------------------------------------------------------------------- batches
+class _Ownership:
+    """The two producers of an application, which take turns, and its marker. `name` is the owner in markers."""
+
+    def __init__(self, producers: Sequence[TransactionalProducer], marker: DeliveryMarker) -> None:
+        self.producers, self.marker = list(producers), marker
+        self.name, self.batch_size = producers[0].name, producers[0].batch_size
+
+    def commit(self, batch: Batch, markers: Batch) -> dict[TopicPartition, int]:
+        self.producers.reverse()
+        return self.producers[0].commit(batch, markers)
+
+    def close(self) -> None:
+        for producer in self.producers:
+            producer.close()
+
+
 class BatchDelivery:
     """Delivers the batches of applications."""
 
     def __init__(self, settings: ClientSettings, topics: Topics, markers: MarkerTopics, checker: RecordChecker) -> None:
         self._settings, self._topics, self._markers, self._checker = settings, topics, markers, checker
         self._lock = threading.RLock()
-        self._owned: dict[str, tuple[TransactionalProducer, DeliveryMarker]] = {}  # by application
+        self._owned: dict[str, _Ownership] = {}  # by application
         self._fenced: dict[str, str] = {}  # why this process may not deliver for an application any more
 
     def delivered(self, application: str) -> int:
         return self._markers.read(application).last
 
     def deliver(self, application: str, number: int, items: Sequence[Item]) -> bool:
+        is_new, wait = self._deliver(application, number, items)
+        wait()
+        return is_new
+
+    def begin(self, application: str, number: int, items: Sequence[Item]) -> Callable[[], None]:
+        """Delivers a batch. The returned function waits until readers see it."""
+        _, wait = self._deliver(application, number, items)
+        return wait
+
+    def _deliver(self, application: str, number: int, items: Sequence[Item]) -> tuple[bool, Callable[[], None]]:
         if type(application) is not str:
             raise TypeError(f"an application has a name, not {application!r}")
-        batch, batch_size = self._checker.check(items)
+        batch, batch_size = self._checker.check(items, max_age=_TOPICS_AGE)
 
         def is_due(last: int) -> bool:
             return is_next_batch(application, number, last)
@@ -66,73 +98,101 @@ class BatchDelivery:
 
     def mark(self, application: str, number: int | None) -> None:
         wanted = -1 if number is None else number
-        self._move_marker(application, number, [], BATCH_SIZE, lambda last: last != wanted)
+        _, wait = self._move_marker(application, number, [], BATCH_SIZE, lambda last: last != wanted)
+        wait()
 
     def begin_shares(self, application: str, number: int, shares: int) -> str | None:
         def attempt() -> str | None:
             with self._lock:
-                producer, marker = self._own(application, BATCH_SIZE)
+                owned = self._own(application, BATCH_SIZE)
+                marker = owned.marker
                 # The markers of shares must lie behind the marker of the batch before. What an earlier owner has left
                 # of a batch is delivered as a whole.
                 if not is_next_batch(application, number, marker.last) or marker.last < 0 or marker.delivered:
                     return None
                 if marker.shares < shares:  # the next owner must know how many producers to fence
-                    self._commit(application, producer, [], marker._replace(shares=shares))
-                return producer.name
+                    ends = self._commit(application, owned, [], marker._replace(shares=shares))
+                    self._markers.wait_until_visible(ends, marker_partition(application))
+                return owned.name
 
         return self._retry(application, number, attempt)
 
     def _move_marker(
         self, application: str, number: int | None, batch: Batch, batch_size: int, is_due: Callable[[int], bool]
-    ) -> bool:
-        """Moves the marker and stores a batch with it. Returns False if the marker was there before."""
-        was_tried = False
+    ) -> tuple[bool, Callable[[], None]]:
+        """Moves the marker and stores a batch with it.
 
-        def attempt() -> bool:
+        Returns False if the marker was there before, and a function that waits until readers see the batch.
+        """
+        was_tried = False
+        last = -1 if number is None else number
+
+        def attempt() -> tuple[bool, dict[TopicPartition, int]]:
             nonlocal was_tried
             with self._lock:
-                producer, marker = self._own(application, batch_size)
-                if not is_due(marker.last):
-                    return was_tried
+                owned = self._own(application, batch_size)
+                if not is_due(owned.marker.last):
+                    return was_tried, {}
                 was_tried = True
-                last = -1 if number is None else number
-                rest = [item for item in batch if not marker.has(item[0], last)]
-                self._commit(application, producer, rest, marker._replace(last=last, delivered={}))
-                return True
+                rest = [item for item in batch if not owned.marker.has(item[0], last)]
+                return True, self._commit(application, owned, rest, owned.marker._replace(last=last, delivered={}))
 
-        return self._retry(application, number, attempt)
+        is_new, ends = self._retry(application, number, attempt)
+        return is_new, lambda: self._wait_until_visible(application, last, ends)
+
+    def _wait_until_visible(self, application: str, last: int, ends: Mapping[TopicPartition, int]) -> None:
+        try:
+            self._markers.wait_until_visible(ends, marker_partition(application))
+        except OutcomeUnknownError:
+            # New producers end the transaction that hangs, and the marker tells how.
+            self._drop(application)
+            with self._lock:
+                owned = self._retry(application, last, lambda: self._own(application, BATCH_SIZE))
+            if owned.marker.last < last:
+                raise
 
     def _retry(self, application: str, number: int | None, attempt: Callable[[], Result]) -> Result:
         what = f"batch {number} of {application}"
         return retry_until_known(what, self._settings.timeout, attempt, lambda: self._drop(application))
 
-    def _commit(self, application: str, producer: TransactionalProducer, batch: Batch, after: DeliveryMarker) -> None:
-        """Stores records together with the marker `after`."""
+    def _commit(
+        self, application: str, owned: _Ownership, batch: Batch, after: DeliveryMarker
+    ) -> dict[TopicPartition, int]:
+        """Stores records together with the marker `after`. Returns the last offset of each partition."""
         number = None if after.last < 0 else after.last
         try:
-            ends = producer.commit(batch, batch_marker(application, number, producer.name, after.shares))
-            self._markers.wait_until_visible(ends, marker_partition(application))
+            ends = owned.commit(batch, batch_marker(application, number, owned.name, after.shares))
         except ProducerFencedError as error:
             self._fenced[application] = str(error)
             raise
         except StreamsError:
             self._drop(application)
             raise
-        self._owned[application] = producer, after
+        owned.marker = after
+        return ends
 
-    def _own(self, application: str, batch_size: int) -> tuple[TransactionalProducer, DeliveryMarker]:
-        """Returns the producer and the marker of an application. The first call takes over from earlier owners."""
+    def _own(self, application: str, batch_size: int) -> _Ownership:
+        """Returns the producers and the marker of an application. The first call takes over from earlier owners."""
         if application in self._fenced:
             raise ProducerFencedError(self._fenced[application])
         owned = self._owned.get(application)
-        if owned is not None and owned[0].batch_size > batch_size:
+        if owned is not None and owned.batch_size > batch_size:
             self._drop(application)
             owned = None
         if owned is None:
             self._markers.create(application)
-            producer = TransactionalProducer(self._settings, self._topics, f"{application}-delivery", batch_size)
-            owned = self._owned[application] = producer, self._take_over(application, producer)
+            producers = self._create_producers(application, batch_size)
+            owned = self._owned[application] = _Ownership(producers, self._take_over(application, producers[0]))
         return owned
+
+    def _create_producers(self, application: str, batch_size: int) -> list[TransactionalProducer]:
+        """Creates both producers, at the same time. This fences those of an earlier owner."""
+
+        def create(name: str) -> TransactionalProducer:
+            return TransactionalProducer(self._settings, self._topics, name, batch_size)
+
+        with ThreadPoolExecutor(2) as pool:
+            return list(pool.map(create, (f"{application}-delivery", f"{application}-delivery-next")))
 
     def _take_over(self, application: str, producer: TransactionalProducer) -> DeliveryMarker:
         """Fences the shares of earlier owners, and returns the marker, which only this process can change now."""
@@ -164,9 +224,9 @@ class BatchDelivery:
 
     def _drop(self, application: str) -> None:
         with self._lock:
-            producer, _ = self._owned.pop(application, (None, None))
-            if producer is not None:
-                producer.close()
+            owned = self._owned.pop(application, None)
+            if owned is not None:
+                owned.close()
 
     def close(self) -> None:
         with self._lock:

@@ -105,6 +105,9 @@ class KafkaLog(BaseLog[Connections]):
     def extents(self, topics: Sequence[str]) -> dict[TopicPartition, Extent]:
         return self._resources.reader.extents(topics)
 
+    def ends(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
+        return self._resources.reader.ends(partitions)
+
     def offsets_for_times(self, times: Mapping[TopicPartition, int]) -> dict[TopicPartition, int | None]:
         return self._resources.reader.offsets_for_times(times)
 
@@ -137,6 +140,9 @@ class KafkaLog(BaseLog[Connections]):
     # ------------------------------------------------------------------------------------------------ deliveries
     def deliver(self, application: str, number: int, items: Sequence[Item]) -> bool:
         return self._resources.batches.deliver(application, number, items)
+
+    def begin_delivery(self, application: str, number: int, items: Sequence[Item]) -> Callable[[], None]:
+        return self._resources.batches.begin(application, number, items)
 
     def delivered(self, application: str) -> int:
         return self._resources.batches.delivered(application)

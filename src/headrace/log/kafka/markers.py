@@ -33,7 +33,7 @@ from headrace.model.record import Headers
 _DELIVERED, _BARRIER = b"delivered", b"barrier"
 _OWNER, _SHARES = "line", "shares"  # headers
 _FIRST_STEP = 64  # offsets to look back at first; a delivery takes two
-_PAUSE = 0.002  # seconds
+_PAUSE = 0.004  # seconds
 FOREIGN_TRANSACTION = 1.0  # seconds after which another application's transaction must be what hides our records
 _LOGGER = logging.getLogger("headrace.log.kafka")
 

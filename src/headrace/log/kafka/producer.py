@@ -39,11 +39,15 @@ class RecordChecker:
     def __init__(self, topics: Topics) -> None:
         self._topics = topics
         self._configs: dict[str, tuple[str, Mapping[str, str]]] = {}  # by topic, with its id
+        self._described: dict[str, tuple[float, Topic]] = {}  # by topic, with the time
 
-    def check(self, items: Sequence[Item]) -> tuple[Batch, int]:
-        """Returns the unpacked records, and the largest batch size that all of their topics accept."""
+    def check(self, items: Sequence[Item], *, max_age: float = 0.0) -> tuple[Batch, int]:
+        """Returns the unpacked records, and the largest batch size that all of their topics accept.
+
+        What is known of the topics may be `max_age` seconds old.
+        """
         batch = [(TopicPartition(*at), _unpack(TopicPartition(*at), records)) for at, records in items]
-        topics = self._topics.get(*sorted({at.topic for at, _ in batch}))
+        topics = self._describe(sorted({at.topic for at, _ in batch}), max_age)
         sizes = [BATCH_SIZE]
         for at, records in batch:
             check_partition(at, topics[at.topic].partitions)
@@ -51,6 +55,15 @@ class RecordChecker:
             sizes.append(int(config["max.message.bytes"]))
             _check_records(at, records, config)
         return batch, min(sizes)
+
+    def _describe(self, names: Sequence[str], max_age: float) -> dict[str, Topic]:
+        now = time.monotonic()
+        known = {name: topic for name, (at, topic) in self._described.items() if now - at < max_age}
+        if missing := [name for name in names if name not in known]:
+            found = self._topics.get(*missing)
+            self._described.update({name: (now, topic) for name, topic in found.items()})
+            known |= found
+        return known
 
     def forget_config(self, topic: str) -> None:
         """Reads the settings of a topic again the next time."""

@@ -11,7 +11,7 @@ import time
 from bisect import bisect_left
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from typing import Any
 
@@ -34,6 +34,7 @@ from headrace.model.record import Headers
 
 _MAX_RECORDS = 20_000  # of one chunk
 _PAUSE = 0.02  # seconds between two requests for offsets
+_ENDS_TIMEOUT = 1.0  # seconds; after it the admin client is asked
 _IDLE_CONSUMERS = 8  # kept in the pool
 _Message: Any = kafka.Message
 _KEY, _VALUE, _OFFSET = _Message.key, _Message.value, _Message.offset
@@ -57,6 +58,7 @@ class PartitionConsumer:
         self.position = -1
         self.fetched: list[Any] = []  # messages from `position` on
         self.end = -1  # the end of the partition, once the client has reported it, which it does only once
+        self.topics = set[str]()  # whose leaders the client knows
 
     def stay(self, at: TopicPartition, position: int, fetched: list[Any]) -> None:
         """Lets the consumer fetch ahead from a position."""
@@ -127,9 +129,15 @@ class PartitionReader:
         self._pool = ConsumerPool(admin.settings)
         self._ends: dict[tuple[str, int], int] = {}  # by topic id and partition, as last seen
         self._counts: dict[str, tuple[str, int]] = {}  # topic id and number of partitions by topic, as last seen
+        self._lock = threading.Lock()
+        self._asking: Any = None  # a consumer that is asked for ends
 
     def close(self) -> None:
         self._pool.close()
+        with self._lock:
+            client, self._asking = self._asking, None
+        if client is not None:
+            client.close()
 
     # ----------------------------------------------------------------------------------------------------- offsets
     def extents(self, names: Sequence[str]) -> dict[TopicPartition, Extent]:
@@ -167,6 +175,17 @@ class PartitionReader:
 
     def ends(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
         """Returns the ends of partitions: the offsets up to which readers see records."""
+        # A consumer knows the leaders: one request, where the admin client needs two. That one explains errors.
+        with self._lock:
+            if self._asking is None:
+                self._asking = create_reader(self._admin.settings)
+            client = self._asking
+        wanted = [kafka.TopicPartition(*at, kafka.OFFSET_END) for at in partitions]
+        found: list[Any] = []
+        with suppress(kafka.KafkaException):
+            found = client.offsets_for_times(wanted, timeout=_ENDS_TIMEOUT) if wanted else []
+        if len(found) == len(wanted) and not any(at.error for at in found):
+            return {TopicPartition(at.topic, at.partition): at.offset for at in found}
         return self._request_offsets(dict.fromkeys(partitions, _LATEST))[0]
 
     def _request_offsets(self, *wanted: Mapping[TopicPartition, Any]) -> list[dict[TopicPartition, int]]:
@@ -274,8 +293,10 @@ class PartitionReader:
         fetched = consumer.fetched
         if (consumer.at, consumer.position) != (at, start):
             fetched, consumer.end = [], -1
-            # Without this the client finds the leader of a topic that is new to it only a second later.
-            ask(self._admin, doing, lambda timeout: client.list_topics(at.topic, timeout=timeout))
+            if at.topic not in consumer.topics:
+                # Without this the client finds the leader of a topic that is new to it only a second later.
+                ask(self._admin, doing, lambda timeout: client.list_topics(at.topic, timeout=timeout))
+                consumer.topics.add(at.topic)
             client.assign([kafka.TopicPartition(*at, start)])
         deadline = Deadline(doing, self._admin.settings)
         while True:
