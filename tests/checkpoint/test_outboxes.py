@@ -45,16 +45,16 @@ def by_place(rows, count) -> dict:
 
 
 @settings(max_examples=examples(40), deadline=None)
-@given(outputs)
-def test_the_records_of_a_task_reach_their_partitions_in_their_order(rows):
-    assert written(encode_outbox(rows, lambda _: 3)) == by_place(rows, 3)
+@given(outputs, st.booleans())
+def test_the_records_of_a_task_reach_their_partitions_in_their_order(rows, packed):
+    assert written(encode_outbox(rows, lambda _: 3, packed=packed)) == by_place(rows, 3)
 
 
 @settings(max_examples=examples(40), deadline=None)
-@given(outputs)
-def test_partitions_that_were_not_known_are_chosen_at_delivery(rows):
+@given(outputs, st.booleans())
+def test_partitions_that_were_not_known_are_chosen_at_delivery(rows, packed):
     rows = [(topic, None, *rest) for topic, _, *rest in rows]
-    assert written(encode_outbox(rows, lambda _: None)) == by_place(rows, 3)
+    assert written(encode_outbox(rows, lambda _: None, packed=packed)) == by_place(rows, 3)
 
 
 def test_records_without_a_key_stay_where_their_task_is():
@@ -73,8 +73,9 @@ def test_where_several_tasks_write_to_a_partition_causes_come_in_their_order():
 
     first = [row(b"x1", 1), row(b"x3", 3)]
     second = [row(b"y1", 1), row(b"y2", 2), row(b"y3", 3)]
-    both = written(encode_outbox(first, lambda _: 1), encode_outbox(second, lambda _: 1))
-    assert [value for _, value, _, _ in both["a", 0]] == [b"x1", b"y1", b"y2", b"x3", b"y3"]
+    for packed in (True, False):
+        outboxes = [encode_outbox(some, lambda _: 1, packed=packed) for some in (first, second)]
+        assert [value for _, value, _, _ in written(*outboxes)["a", 0]] == [b"x1", b"y1", b"y2", b"x3", b"y3"]
 
 
 def test_what_a_task_wrote_late_for_an_early_cause_stays_behind():
@@ -94,17 +95,34 @@ def test_many_records_are_packed_in_parts():
     assert [key for part in section.packed for key, *_ in records(part)] == [row[2] for row in rows]
 
 
+def test_records_for_a_log_without_chunks_are_delivered_as_columns():
+    rows = [("a", 0, b"%d" % n, b"v" * 10, n, (), (n,)) for n in range(1_000)]
+    (section,) = decode_outbox(encode_outbox(rows, lambda _: 1, packed=False))
+    assert section.packed == []
+    ((at, given),) = merge_outboxes([(0, [section])], lambda _: 1)
+    assert at == ("a", 0)
+    assert isinstance(given, Records)
+    assert records(given) == [row[2:6] for row in rows]
+
+
 def test_bytes_of_earlier_versions_can_be_read():
     (section,) = decode_outbox(bytes.fromhex(GOLDEN))
     assert (section.topic, section.partition) == ("counts", 2)
     assert [records(part) for part in section.packed] == [[(b"k", b"v", 5, (("h", b"1"),)), (b"k", None, 6, ())]]
-    assert encode_outbox(EXAMPLE, lambda _: 3)[:30] == bytes.fromhex(GOLDEN)[:30]
+    assert merge_outboxes([(0, [section])], lambda _: 3) == [(("counts", 2), section.packed[0])]
+
+
+def test_the_bytes_of_an_outbox_do_not_change():
+    (section,) = msgspec.msgpack.decode(encode_outbox(EXAMPLE, lambda _: 3)[4:])
+    old = msgspec.msgpack.decode(bytes.fromhex(GOLDEN)[4:])[0]
+    assert (section[:3], section[4]) == (old[:3], None)
+    assert encode_outbox(EXAMPLE, lambda _: 3, packed=False).hex() == COLUMNS
 
 
 def test_something_else_is_refused():
     with pytest.raises(CheckpointCorruptedError, match="outboxes/x is not an outbox"):
         decode_outbox(b"HRO9", "outboxes/x")
-    with pytest.raises(CheckpointCorruptedError, match="begin with b'HRO1'"):
+    with pytest.raises(CheckpointCorruptedError, match="begin with b'HRO2'"):
         decode_rows(encode_outbox([], lambda _: 1))
 
 
@@ -148,6 +166,9 @@ def test_rows_of_earlier_versions_can_be_read():
     assert (batch.at, batch.counts, unbatched([batch])) == (("t", 0), [3], [("t", 0, 7, b"k", None, 5, (), (5, 0, 7))])
 
 
+COLUMNS = (
+    "48524f329195a6636f756e747302909200c4099293050001930600029200c4199492c4016bc4016b92c40176c0920506929192a168c4013190"
+)
 EXAMPLE = [("counts", 2, b"k", b"v", 5, (("h", b"1"),), (5, 0, 1)), ("counts", 2, b"k", None, 6, (), (6, 0, 2))]
 GOLDEN = (
     "48524f319194a6636f756e74730291c501e148524331c87faf30110200000005000000000000000600000000000000b8010000b801000000"

@@ -25,6 +25,8 @@ Offsets = Mapping[TopicPartition, int]
 class Room:
     """What it says of each method, `Log` says; waiting is moving the clock."""
 
+    stores_chunks = KafkaLog.stores_chunks
+
     def __init__(self, warm: KafkaLog, clock: ManualClock) -> None:
         self.prefix = f"{uuid4().hex[:8]}."
         self._log = KafkaLog(warm.url, clock=clock, pause=lambda seconds: _advance(clock, seconds))

@@ -1,12 +1,15 @@
 """The formats of an outbox (records for the log) and of rows (input of another task, in this batch or the next).
 
-    outbox   | "HRO1" | MessagePack: [section, …] |   section: [topic, partition or nil, [packed records, …], orders]
+    outbox   | "HRO2" | MessagePack: [section, …] |
+    section  [topic, partition or nil, [packed records, …], orders, columns or nil]
     rows     | "HRB2" | MessagePack: [batch, …] |
     batch    [topic, partition, offsets, keys, values, timestamps, headers or nil, orders, counts or nil]
 
-Packed records are in the format of `log.records`, so the log appends them without decoding. The partition is nil if the
-worker did not know how many partitions the topic has. Orders are a MessagePack list, compressed with zstd: only
-`merge_outboxes` reads them, and only if several tasks wrote to one partition.
+Packed records are in the format of `log.chunk_format`, so the embedded log appends them without decoding. Records for
+Kafka are columns: [keys, values, timestamps, headers or nil]. The partition is nil if the worker did not know how many
+partitions the topic has. Only `merge_outboxes` reads the orders, and only if several tasks wrote to one partition.
+Orders and columns are MessagePack, as [size, zstd] or, if they are small, as [0, bytes]. "HRO1", of earlier versions,
+has no columns.
 
 Rows are columns; one that has a count has no value. Carried rows are in checkpoints, so those of earlier versions are
 still read: "HRB1" has a list of [topic, partition, offset, key, value, timestamp, headers, order], and a topic with the
@@ -34,10 +37,12 @@ from headrace.runtime.rows import CountOutput, Order, Output, PartitionBatch, Ro
 
 _arrow: Any = pa  # it has no types
 
-OUTBOX, ROWS, ROWS_1 = b"HRO1", b"HRB2", b"HRB1"
+OUTBOX, OUTBOX_1, ROWS, ROWS_1 = b"HRO2", b"HRO1", b"HRB2", b"HRB1"
+_MIN_COMPRESSED_SIZE = 512
 _COUNTED, _COUNT = "#counted", struct.Struct(">q")  # of "HRB1"
 Partitions = Callable[[str], int | None]  # the partition count of a topic; None if it is not known
 Place = tuple[str, int | None]
+Compressed = tuple[int, bytes]  # size before compression, or 0 if the bytes are not compressed
 _Record = tuple[bytes | None, bytes | None, int, Headers]
 
 
@@ -46,13 +51,17 @@ class Section(NamedTuple):
 
     topic: str
     partition: int | None
-    packed: list[bytes]
-    orders: tuple[int, bytes]  # size before compression, compressed bytes
+    packed: list[bytes]  # none if there are columns
+    orders: Compressed
+    columns: Compressed | None = None
 
 
 _encode = msgspec.msgpack.Encoder().encode
 _decode_sections = msgspec.msgpack.Decoder(list[Section]).decode
 _decode_orders = msgspec.msgpack.Decoder(list[Order | None]).decode
+_decode_columns = msgspec.msgpack.Decoder(
+    tuple[list[bytes | None], list[bytes | None], list[int], list[Headers] | None]
+).decode
 _Batch = tuple[
     str, int, list[int], list[bytes | None], list[bytes | None], list[int], list[Headers] | None, list[Order],
     list[int] | None,
@@ -61,13 +70,21 @@ _decode_batches = msgspec.msgpack.Decoder(list[_Batch]).decode
 _decode_rows_1 = msgspec.msgpack.Decoder(list[Row]).decode
 
 
-def encode_outbox(outputs: Sequence[Output], partitions: Partitions, own_partition: int = 0) -> bytes:
+def encode_outbox(
+    outputs: Sequence[Output], partitions: Partitions, own_partition: int = 0, *, packed: bool = True
+) -> bytes:
     """Encodes the outputs of a task. An output without a partition goes where the hash of its key says.
 
-    One without a key goes to `own_partition`, the task's own, modulo the partition count of the topic.
+    One without a key goes to `own_partition`, the task's own, modulo the partition count of the topic. With `packed`,
+    the outbox holds chunks for a log that stores them as they are.
     """
     groups = group_by_partition(outputs, partitions, own_partition)
-    sections = [_encode_section(at, [outputs[place] for place in places]) for at, places in groups.items()]
+    sections: list[Section] = []
+    for (topic, partition), places in groups.items():
+        chosen = outputs if len(groups) == 1 else [outputs[place] for place in places]
+        _, _, keys, values, timestamps, headers, orders = zip(*chosen, strict=True)
+        records = Records(keys, values, timestamps, headers if any(headers) else None)
+        sections.append(_encode_section(topic, partition, records, orders, packed=packed))
     return OUTBOX + _encode(sections)
 
 
@@ -93,20 +110,33 @@ def group_by_partition(
     return found
 
 
-def _encode_section(place: Place, rows: Sequence[Output]) -> Section:
-    _, _, keys, values, timestamps, headers, orders = zip(*rows, strict=True)
-    records = Records(keys, values, timestamps, headers if any(headers) else None)
-    raw = _encode(orders)
-    return Section(*place, list(pack_parts(records)), (len(raw), _arrow.compress(raw, "zstd", asbytes=True)))
+def _encode_section(
+    topic: str, partition: int | None, records: Records, orders: Sequence[Order], *, packed: bool
+) -> Section:
+    if packed:
+        return Section(topic, partition, list(pack_parts(records)), _compress(_encode(orders)))
+    columns = _encode((records.keys, records.values, records.timestamps, records.headers))
+    return Section(topic, partition, [], _compress(_encode(orders)), _compress(columns))
+
+
+def _compress(raw: bytes) -> Compressed:
+    return (len(raw), _arrow.compress(raw, "zstd", asbytes=True)) if len(raw) >= _MIN_COMPRESSED_SIZE else (0, raw)
+
+
+def _decompress(compressed: Compressed) -> bytes:
+    size, raw = compressed
+    return _arrow.decompress(raw, size, "zstd", asbytes=True) if size else raw
 
 
 def decode_outbox(raw: bytes, name: str = "an outbox") -> list[Section]:
     """
-    >>> outbox = encode_outbox([("t", 0, b"k", b"v", 5, (), None)], lambda topic: 1)
-    >>> [(section.topic, unpack(section.packed[0])[0].keys) for section in decode_outbox(outbox)]
-    [('t', [b'k'])]
+    >>> for packed in (True, False):
+    ...     outbox = encode_outbox([("t", 0, b"k", b"v", 5, (), ())], lambda topic: 1, packed=packed)
+    ...     [(section.topic, [records.keys for records in read_records(section)]) for section in decode_outbox(outbox)]
+    [('t', [[b'k']])]
+    [('t', [[b'k']])]
     """
-    if not raw.startswith(OUTBOX):
+    if not raw.startswith((OUTBOX, OUTBOX_1)):
         raise CheckpointCorruptedError(
             f"{name} is not an outbox, or a newer Headrace's: it begins with {raw[:4]!r}", file=name
         )
@@ -127,7 +157,7 @@ def merge_outboxes(outboxes: Iterable[tuple[int, Sequence[Section]]], count: Cal
     items: list[Item] = []
     for place, sections in places.items():
         if len(sections) == 1:
-            items += [(place, packed) for packed in sections[0].packed]
+            items += [(place, packed) for packed in sections[0].packed or read_records(sections[0])]
         else:
             items.append((place, Records.from_rows(list(_merge_sections(sections)))))
     return items
@@ -138,12 +168,15 @@ def _split(section: Section, count: Callable[[str], int], own_partition: int) ->
     if section.partition is not None:
         return [section]
     partitions = count(section.topic)
-    rows = defaultdict[int, list[Output]](list)
-    for record, order in zip(_records(section), _orders(section), strict=True):
+    rows = defaultdict[int, list[tuple[_Record, Order]]](list)
+    for record, order in zip(_rows(section), _orders(section), strict=True):
         chosen = known_partition(record[0], partitions)
-        partition = own_partition % partitions if chosen is None else chosen
-        rows[partition].append((section.topic, partition, *record, order))
-    return [_encode_section((section.topic, partition), some) for partition, some in rows.items()]
+        rows[own_partition % partitions if chosen is None else chosen].append((record, order))
+    found: list[Section] = []
+    for partition, some in rows.items():
+        records, orders = zip(*some, strict=True)
+        found.append(_encode_section(section.topic, partition, Records.from_rows(records), orders, packed=False))
+    return found
 
 
 def _merge_sections(sections: Sequence[Section]) -> Iterator[_Record]:
@@ -153,24 +186,29 @@ def _merge_sections(sections: Sequence[Section]) -> Iterator[_Record]:
         for origin, section in enumerate(sections)
         for sequence, (order, record) in enumerate(
             # The running maximum keeps a record behind those that its task wrote before it.
-            zip(accumulate(_orders(section), max), _records(section), strict=True)
+            zip(accumulate(_orders(section), max), _rows(section), strict=True)
         )
     ]
     rows.sort(key=lambda row: row[:3])
     return (record for _, _, _, record in rows)
 
 
-def _records(section: Section) -> Iterator[_Record]:
-    for packed in section.packed:
-        records, _ = unpack(packed)
+def read_records(section: Section) -> list[Records]:
+    """Returns the records of a section."""
+    if section.columns is not None:
+        return [Records(*_decode_columns(_decompress(section.columns)))]
+    return [unpack(packed)[0] for packed in section.packed]
+
+
+def _rows(section: Section) -> Iterator[_Record]:
+    for records in read_records(section):
         headers = records.headers or [()] * len(records)
         yield from zip(records.keys, records.values, records.timestamps, headers, strict=True)
 
 
 def _orders(section: Section) -> list[Order]:
-    length, raw = section.orders
     # Earlier versions wrote nil for outputs that no record caused.
-    return [order or () for order in _decode_orders(_arrow.decompress(raw, length, "zstd", asbytes=True))]
+    return [order or () for order in _decode_orders(_decompress(section.orders))]
 
 
 # --------------------------------------------------------------------------------------------------------------- rows

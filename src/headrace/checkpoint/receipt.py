@@ -88,9 +88,13 @@ def complete_receipt(
     partitions: Partitions,
     *,
     inline: int,
+    packed: bool = True,
     at_step: AtStep = ignore_step,
 ) -> Receipt:
-    """Adds the results of the attempt. At most `inline` bytes of them go into the receipt, the rest into files."""
+    """Adds the results of the attempt. At most `inline` bytes of them go into the receipt, the rest into files.
+
+    With `packed`, the outputs are for a log that stores packed chunks as they are.
+    """
     left = inline
 
     def write(folder: str, data: bytes, suffix: str = "") -> Blob:
@@ -101,7 +105,7 @@ def complete_receipt(
         return blob
 
     with step(RECEIPT, at_step):
-        outbox = encode_outbox(outputs, partitions, receipt.task.partition) if outputs else None
+        outbox = encode_outbox(outputs, partitions, receipt.task.partition, packed=packed) if outputs else None
         return replace(
             receipt,
             delta=write("deltas", encode_delta(delta)),

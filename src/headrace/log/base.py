@@ -37,6 +37,8 @@ class Closeable(ABC):
 class BaseLog(Closeable, Generic[Resources]):
     """A log with the connections that it needs. Connections do not survive a fork, so each process opens its own."""
 
+    stores_chunks = False
+
     def __init__(self, clock: Clock | None) -> None:
         self._clock = clock or SystemClock()
         self._process, self._opened = os.getpid(), self._open()

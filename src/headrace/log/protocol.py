@@ -151,6 +151,11 @@ class SupportsShares(Protocol):
 class Log(Protocol):
     """Topics of partitions of (key, value, timestamp, headers) with offsets. Thread-safe. Times are in ms."""
 
+    @property
+    def stores_chunks(self) -> bool:
+        """True if the log stores packed chunks as they are; otherwise it has to unpack them."""
+        ...
+
     # ---------------------------------------------------------------------------------------------------- topics
     def topics(self) -> Mapping[str, Topic]:
         """Returns all topics by name."""

@@ -201,6 +201,7 @@ class SlotRunner:
             carried,
             self._partitions,
             inline=job.config.receipt_max_bytes,
+            packed=self.log.stores_chunks,
             at_step=job.at_step,
         )
         yield self._slot_of(task_id), wire_format.RECEIPT + encode_receipt(receipt)

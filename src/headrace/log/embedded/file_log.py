@@ -94,6 +94,8 @@ class FileLog(BaseLog[LogDirectory]):
     [(0, b'k', b'v', 10, ())]
     """
 
+    stores_chunks = True
+
     def __init__(
         self,
         directory: Path | str,
