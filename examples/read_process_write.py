@@ -54,9 +54,9 @@ def run_by_hand(log: str, output: str = IN_EUROS, *, idle: int = 1_000) -> int:
     read = 0
     with (
         Consumer(
-            log, GROUP, key_serde=serde.STRING, value_serde=PAYMENT, auto_offset_reset="earliest", auto_commit=False
+            log, GROUP, key=serde.STRING, value=PAYMENT, auto_offset_reset="earliest", auto_commit=False
         ) as consumer,
-        Producer(log, key_serde=serde.STRING, value_serde=PAYMENT) as producer,
+        Producer(log, key=serde.STRING, value=PAYMENT) as producer,
     ):
         consumer.subscribe(PAYMENTS)
         while payments := consumer.poll(idle):

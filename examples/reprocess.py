@@ -81,7 +81,7 @@ def differences(first: Mapping[str, int], second: Mapping[str, int]) -> dict[str
 def table(log: str, topic: str, value: Serde = serde.LONG) -> dict[str, Any]:
     """What a topic comes to: the last value of every key."""
     rows: dict[str, Any] = {}
-    with Consumer(log, key_serde=serde.STRING, value_serde=value, auto_offset_reset="earliest") as consumer:
+    with Consumer(log, key=serde.STRING, value=value, auto_offset_reset="earliest") as consumer:
         consumer.subscribe(topic)
         while records := consumer.poll():
             rows.update((record.key, record.value) for record in records)
@@ -97,7 +97,7 @@ def switch(log: str, counts: str) -> None:
     with Admin(log) as admin:
         if CURRENT not in admin.topics():
             admin.create_topic(CURRENT, config={"cleanup.policy": "compact"})
-    with Producer(log, key_serde=serde.STRING, value_serde=serde.STRING) as producer:
+    with Producer(log, key=serde.STRING, value=serde.STRING) as producer:
         producer.send(CURRENT, CURRENT, counts)
 
 

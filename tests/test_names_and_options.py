@@ -119,7 +119,7 @@ def test_an_option_like_no_other_is_an_error_without_a_guess():
         (lambda log: application().drain(timout=3), "did you mean timeout=?"),
         (lambda log: Topology().add_source("a", "b", key_serde=serde.STRING), "did you mean key=?"),
         (lambda log: Topology().add_sink("a", "b", parent="c"), "the names of the parents as arguments"),
-        (lambda log: Producer(log, key=serde.STRING), "did you mean key_serde=?"),
+        (lambda log: Producer(log, key_serializer=serde.STRING), "did you mean key=?"),
         (lambda log: Consumer(log, group_id="g"), "did you mean group=?"),
         (lambda log: Consumer(log).poll(timeout_ms=5), "did you mean timeout=?"),
         (lambda log: TopologyTestDriver(topology()).input_topic("in", auto_advance=4), "did you mean advance=?"),

@@ -173,7 +173,7 @@ def consume(headrace, address, *arguments):
 
 @pytest.fixture
 def filled(lines, address):
-    with Producer(lines, value_serde=serde.LONG) as producer:
+    with Producer(lines, value=serde.LONG) as producer:
         for number in range(4):
             producer.send("lines", None, number, partition=0, timestamp=number)
     return lines

@@ -50,7 +50,7 @@ def shop(tmp_path: Path) -> Path:
 
 
 def order(shop: Path, topic: str, **pairs: str) -> None:
-    with Producer(f"file:{shop}/log", key_serde=serde.STRING, value_serde=serde.STRING) as producer:
+    with Producer(f"file:{shop}/log", key=serde.STRING, value=serde.STRING) as producer:
         for key, value in pairs.items():
             producer.send(topic, key, value)
 

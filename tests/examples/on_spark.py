@@ -117,7 +117,7 @@ def write(log: str, inputs: Topics, outputs: Iterable[str], events: Iterable[Eve
 def read(log: str, topic: str, topics: Topics) -> list[Record]:
     """All records of a topic; those of a key are in their order."""
     key, value = topics[topic]
-    with Consumer(log, key_serde=key, value_serde=value, auto_offset_reset="earliest") as consumer:
+    with Consumer(log, key=key, value=value, auto_offset_reset="earliest") as consumer:
         consumer.subscribe(topic)
         polls = iter(consumer.poll, [])
         return [Record(*record[3:6]) for records in polls for record in records]

@@ -44,7 +44,7 @@ def log(tmp_path):
 
 
 def send(log, events):
-    with Producer(log, key_serde=serde.STRING, value_serde=PAYMENT) as producer:
+    with Producer(log, key=serde.STRING, value=PAYMENT) as producer:
         for event in events:
             producer.send(event.topic, event.key, event.value, timestamp=event.timestamp)
 
@@ -52,7 +52,7 @@ def send(log, events):
 def written(log, topic):
     """The values and timestamps of every customer, in their order."""
     by_customer = defaultdict(list)
-    with Consumer(log, key_serde=serde.STRING, value_serde=PAYMENT, auto_offset_reset="earliest") as consumer:
+    with Consumer(log, key=serde.STRING, value=PAYMENT, auto_offset_reset="earliest") as consumer:
         consumer.subscribe(topic)
         while records := consumer.poll():
             for record in records:

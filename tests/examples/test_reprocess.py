@@ -58,7 +58,7 @@ def log(tmp_path):
     """A log with what both versions have written: every count up to the last."""
     address = f"file:{tmp_path}/log"
     tables = {"visit-counts-v1": {"/news": 2, "/News/": 1, "/": 1}, "visit-counts-v2": {"/news": 2, "/": 1}}
-    with Admin(address) as admin, Producer(address, key_serde=serde.STRING, value_serde=serde.LONG) as producer:
+    with Admin(address) as admin, Producer(address, key=serde.STRING, value=serde.LONG) as producer:
         for topic, counts in tables.items():
             admin.create_topic(topic, partitions=2)
             for page, count in counts.items():

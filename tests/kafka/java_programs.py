@@ -74,7 +74,7 @@ def records(
     """What is committed in a topic, once that is as much as it shall be; a moment more shows that there is no more."""
     found: list[Any] = []
     end = time.monotonic() + 60
-    with Consumer(address, key_serde=serdes[0], value_serde=serdes[1], auto_offset_reset="earliest") as consumer:
+    with Consumer(address, key=serdes[0], value=serdes[1], auto_offset_reset="earliest") as consumer:
         consumer.subscribe(topic)
         while len(found) < count and time.monotonic() < end:
             found += consumer.poll(500)

@@ -35,7 +35,7 @@ def produce(address: str, lines: list[str]) -> None:
 
 
 def counted(address: str) -> list[tuple[str, int]]:
-    with Consumer(address, key_serde=serde.STRING, value_serde=serde.STRING, auto_offset_reset="earliest") as consumer:
+    with Consumer(address, key=serde.STRING, value=serde.STRING, auto_offset_reset="earliest") as consumer:
         consumer.subscribe(word_count.OUTPUT)
         return [(record.key, int(record.value)) for record in consumer.poll(1000)]
 

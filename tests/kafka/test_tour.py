@@ -62,7 +62,7 @@ def test_the_tour_names_every_module_on_the_way_of_a_record(broker_address: str,
         room, builder.build(), broker_address, checkpoint=str(tmp_path / "checkpoint"),
         state_dir=str(tmp_path / "state"), at_step=Profiler(modules),
     )  # fmt: skip
-    with app, Producer(broker_address, key_serde=serde.STRING, value_serde=serde.JSON) as producer:
+    with app, Producer(broker_address, key=serde.STRING, value=serde.JSON) as producer:
         for _ in range(BATCHES):
             for number in range(20):
                 producer.send(f"{room}-orders", f"o{number}", {"amount": 100 + number, "customer": f"c{number % 3}"})

@@ -48,7 +48,7 @@ def seen(polled: list[ConsumerRecord]) -> list[bytes]:
 # --------------------------------------------------------------------------------------------------------- reading
 def test_records_come_with_all_that_is_known_of_them(log: Log, clock: ManualClock):
     log.append([(A, Records([b"key", None], [b"1", None], [5, 6], [(("h", b"x"),), ()]))])
-    with consumer(log, clock, key_serde=serde.STRING, value_serde=serde.STRING) as reader:
+    with consumer(log, clock, key=serde.STRING, value=serde.STRING) as reader:
         reader.subscribe("a")
         assert reader.poll() == [
             ConsumerRecord("a", 0, 0, "key", "1", 5, (("h", b"x"),)),
@@ -159,7 +159,7 @@ def test_a_log_that_is_away_at_once_is_told_of(log: Log, clock: ManualClock):
 
 def test_a_record_that_cannot_be_decoded_is_named_and_can_be_skipped(log: Log, clock: ManualClock):
     put(log, A, b"1", b"not a number", b"3")
-    with consumer(log, clock, value_serde=serde.JSON) as reader:
+    with consumer(log, clock, value=serde.JSON) as reader:
         reader.subscribe("a")
         assert seen(reader.poll()) == [1]
         for _ in range(2):

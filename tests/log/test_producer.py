@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from headrace import serde
+from headrace.clients.consumer import Consumer
 from headrace.clients.producer import Producer
 from headrace.errors import (
     LogBusyError,
@@ -62,7 +63,7 @@ def no_threads_left():
 
 # ------------------------------------------------------------------------------------------------------- where to
 def test_a_key_goes_where_kafka_sends_it(log: Log):
-    with Producer(log, key_serde=serde.STRING, value_serde=serde.STRING) as producer:
+    with Producer(log, key=serde.STRING, value=serde.STRING) as producer:
         sent = [producer.send("b", f"key {i}", "v") for i in range(30)]
         partitions = [delivery.result().partition for delivery in sent]
     assert partitions == [partition_of(f"key {i}".encode(), 3) for i in range(30)]
@@ -85,7 +86,7 @@ def test_a_partition_or_a_partitioner_may_be_given(log: Log):
         seen.append((topic, key, value, partitions))
         return len(value) if value else None
 
-    with Producer(log, value_serde=serde.STRING, partitioner=by_length) as producer:
+    with Producer(log, value=serde.STRING, partitioner=by_length) as producer:
         assert producer.send("b", b"k", "xx").result() == RecordMetadata("b", 2, 0)
         assert producer.send("b", b"k", "xx", partition=1).result() == RecordMetadata("b", 1, 0)
         assert producer.send("b", b"k", "xx", partitioner=lambda *_: 0).result() == RecordMetadata("b", 0, 0)
@@ -123,7 +124,7 @@ def test_times_and_headers_are_kept(log: Log, clock: ManualClock):
 
 
 def test_what_a_serde_refuses_is_an_error_at_once(log: Log):
-    with Producer(log, value_serde=serde.LONG) as producer:
+    with Producer(log, value=serde.LONG) as producer:
         with pytest.raises(SerializationError, match="the value of a record for 'a' cannot be encoded: LONG"):
             producer.send("a", b"k", "text")  # pyright: ignore[reportCallIssue, reportArgumentType]
         with pytest.raises(SerializationError, match="the key of a record for 'a'"):
@@ -301,3 +302,10 @@ def test_flush_waits_no_longer_than_its_timeout(tmp_path):
         producer.flush(timedelta(seconds=10))
         assert delivery.result().offset == 0
         producer.close()
+
+
+def test_the_old_names_of_the_serdes_work_and_warn(log):
+    with pytest.warns(DeprecationWarning, match="key_serde= is now key="):
+        Producer(log, key_serde=serde.STRING).close()
+    with pytest.warns(DeprecationWarning, match="value_serde= is now value="):
+        Consumer(log, value_serde=serde.STRING).close()

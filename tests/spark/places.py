@@ -29,18 +29,18 @@ class Place:
                 admin.create_topic(topic, partitions=partitions)
 
     def send(self, topic: str, *values: str, partition: int | None = None) -> None:
-        with Producer(self.log, key_serde=serde.STRING, value_serde=serde.STRING) as producer:
+        with Producer(self.log, key=serde.STRING, value=serde.STRING) as producer:
             for value in values:
                 producer.send(topic, value, value, partition=partition)
 
     def send_at(self, topic: str, key: str, *times: int) -> None:
         """In one append: an application reads all of them in one batch."""
-        with Producer(self.log, key_serde=serde.STRING, value_serde=serde.STRING, linger=60_000) as producer:
+        with Producer(self.log, key=serde.STRING, value=serde.STRING, linger=60_000) as producer:
             for time in times:
                 producer.send(topic, key, key, timestamp=time)
 
     def read(self, topic: str) -> list[str]:
-        with Consumer(self.log, value_serde=serde.STRING, auto_offset_reset="earliest") as consumer:
+        with Consumer(self.log, value=serde.STRING, auto_offset_reset="earliest") as consumer:
             consumer.subscribe(topic)
             return [record.value for record in consumer.poll(1000)]
 

@@ -56,7 +56,7 @@ def produce(address: str, lines: list[str]) -> None:
 
 
 def counted(address: str) -> list[tuple[str, int]]:
-    with Consumer(address, key_serde=serde.STRING, value_serde=serde.LONG, auto_offset_reset="earliest") as consumer:
+    with Consumer(address, key=serde.STRING, value=serde.LONG, auto_offset_reset="earliest") as consumer:
         consumer.subscribe("counts")
         return [(record.key, record.value) for record in consumer.poll(1000)]
 

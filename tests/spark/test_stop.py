@@ -29,7 +29,7 @@ words.count(store="counts").to_stream().to("counts", value=serde.LONG)
 app = Application("words", builder.build(), "file:log", checkpoint="checkpoint", state_dir="state")
 
 def feed():
-    with Producer("file:log", key_serde=serde.STRING, value_serde=serde.STRING) as producer:
+    with Producer("file:log", key=serde.STRING, value=serde.STRING) as producer:
         for number in itertools.count():
             producer.send("lines", str(number), f"word {number % 10}")
             if number % 10 == 9:

@@ -46,7 +46,7 @@ def shop(tmp_path: Path) -> Path:
 
 def produce(shop: Path, many: int) -> None:
     """Orders of which half are large; and one that is no order."""
-    with Producer(f"file:{shop}/log", key_serde=serde.STRING, value_serde=serde.JSON) as producer:
+    with Producer(f"file:{shop}/log", key=serde.STRING, value=serde.JSON) as producer:
         for number in range(many):
             item = HOSTILE if number == many - 1 else f"item {number % 3}"
             producer.send("orders", f"customer {number % 5}", {"item": item, "amount": 1 + number % 2})

@@ -115,7 +115,7 @@ def produce(
     key, value = find_format(key_serializer), find_format(value_serializer)
     parser = LineParser(parse_properties(properties or [], PROPERTIES), key, value)
     log.topic(topic)
-    with Producer(log, key_serde=key.serde, value_serde=value.serde) as producer:
+    with Producer(log, key=key.serde, value=value.serde) as producer:
         is_terminal = sys.stdin.isatty()
         for number, line in enumerate(_read_lines(sys.stdin.buffer, is_terminal), 1):
             record = parser.parse(line, number)

@@ -147,7 +147,7 @@ def warm_up(app: Application) -> None:
         log, setup = f"file:{folder}/log", app.setup
         with Admin(log) as admin:
             admin.create_topic("words", partitions=1)
-        with Producer(log, key_serde=STRING, value_serde=STRING) as producer:
+        with Producer(log, key=STRING, value=STRING) as producer:
             producer.send("words", "a", "a")
         warm_up_app = Application(
             "warm-up", builder.build(), log,

@@ -23,7 +23,7 @@ from headrace.model.clock import Clock, SystemClock
 from headrace.model.ids import TopicPartition
 from headrace.model.record import Headers
 from headrace.model.windows import milliseconds
-from headrace.serde.primitives import BYTES
+from headrace.serde.primitives import resolve_serde
 from headrace.serde.protocol import Serde
 
 K = TypeVar("K", default=bytes)  # without a serde a key is bytes
@@ -158,10 +158,8 @@ class ConsumerRecord(NamedTuple, Generic[K_co, V_co]):
     },
     {
         "group_id": "group",
-        "key": "key_serde",
-        "value": "value_serde",
-        "key_deserializer": "key_serde",
-        "value_deserializer": "value_serde",
+        "key_deserializer": "key",
+        "value_deserializer": "value",
         "timeout_ms": "timeout",
         "enable_auto_commit": "auto_commit",
     },
@@ -190,8 +188,8 @@ class Consumer(Closeable, Generic[K, V]):
         log: Log | str,
         group: str | None = None,
         *,
-        key_serde: Serde[K] | None = None,
-        value_serde: Serde[V] | None = None,
+        key: Serde[K] | None = None,
+        value: Serde[V] | None = None,
         auto_offset_reset: Reset = "latest",
         auto_commit: bool = True,
         auto_commit_interval: int | timedelta = 5000,
@@ -200,8 +198,10 @@ class Consumer(Closeable, Generic[K, V]):
         idle_timeout: int | timedelta | None = None,
         config: ClientConfig | None = None,
         clock: Clock | None = None,
+        key_serde: Serde[K] | None = None,
+        value_serde: Serde[V] | None = None,
     ) -> None:
-        """Without serdes, keys and values are bytes.
+        """`key` and `value` are serdes; without them keys and values are bytes. `key_serde` is their old name.
 
         `idle_timeout`: iteration ends when no record has arrived for so long; without it, never.
 
@@ -211,7 +211,10 @@ class Consumer(Closeable, Generic[K, V]):
             raise ValueError(f"auto_offset_reset is 'earliest', 'latest' or 'none', not {auto_offset_reset!r}")
         self._log, self._owns_log = resolve_log(log, config)
         self._group, self._member = group, f"consumer-{uuid4().hex[:16]}"
-        self._decode = (key_serde or BYTES).decode, (value_serde or BYTES).decode
+        self._decode = (
+            resolve_serde("key", key, key_serde).decode,
+            resolve_serde("value", value, value_serde).decode,
+        )
         self._auto_commits = auto_commit and group is not None
         self._interval = milliseconds(auto_commit_interval, "auto_commit_interval")
         self._limit, self._idle_timeout = max_poll_records, idle_timeout

@@ -27,7 +27,7 @@ from headrace.model.partitioner import partition_of
 from headrace.model.record import Headers, RecordMetadata, headers_of
 from headrace.model.timestamps import epoch_milliseconds
 from headrace.model.windows import milliseconds
-from headrace.serde.primitives import BYTES
+from headrace.serde.primitives import resolve_serde
 from headrace.serde.protocol import Serde
 
 K = TypeVar("K", default=bytes)  # without a serde a key is bytes
@@ -140,10 +140,8 @@ class Target(NamedTuple):
         "produce": "send(topic, key, value)",
     },
     {
-        "key": "key_serde",
-        "value": "value_serde",
-        "key_serializer": "key_serde",
-        "value_serializer": "value_serde",
+        "key_serializer": "key",
+        "value_serializer": "value",
         "linger_ms": "linger",
         "timeout_ms": "timeout",
     },
@@ -159,7 +157,7 @@ class Producer(Closeable, Generic[K, V]):
     >>> from headrace.serde import STRING
     >>> with tempfile.TemporaryDirectory() as directory, Admin(f"file:{directory}") as admin:
     ...     _ = admin.create_topic("words", partitions=3)
-    ...     with Producer(f"file:{directory}", value_serde=STRING) as producer:
+    ...     with Producer(f"file:{directory}", value=STRING) as producer:
     ...         producer.send("words", b"key", "hello").result()
     RecordMetadata(topic='words', partition=1, offset=0)
     """
@@ -168,22 +166,24 @@ class Producer(Closeable, Generic[K, V]):
         self,
         log: Log | str,
         *,
-        key_serde: Serde[K] | None = None,
-        value_serde: Serde[V] | None = None,
+        key: Serde[K] | None = None,
+        value: Serde[V] | None = None,
         partitioner: Callable[[str, K, V, int], int | None] | None = None,
         linger: int | timedelta = 5,
         batch_size: int = 1 << 20,
         buffer_size: int = 32 << 20,
         config: ClientConfig | None = None,
         clock: Clock | None = None,
+        key_serde: Serde[K] | None = None,
+        value_serde: Serde[V] | None = None,
     ) -> None:
-        """Without serdes, keys and values are bytes.
+        """`key` and `value` are serdes; without them keys and values are bytes. `key_serde` is their old name.
 
         `config`: settings of Kafka's clients, such as TLS and SASL, or the path of a `.properties` file.
         """
         self._log, self._owns_log = resolve_log(log, config)
-        self._key_serde: Serde[Any] = key_serde or BYTES
-        self._value_serde: Serde[Any] = value_serde or BYTES
+        self._key_serde: Serde[Any] = resolve_serde("key", key, key_serde)
+        self._value_serde: Serde[Any] = resolve_serde("value", value, value_serde)
         self._partitioner: Partitioner | None = partitioner
         self._linger = milliseconds(linger, "linger") / 1000
         self._batch_size, self._buffer_size = batch_size, buffer_size

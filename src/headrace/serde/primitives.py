@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 import struct
+import warnings
 from operator import index
 from typing import Any, cast
 from uuid import UUID as Uuid  # noqa: N811 - UUID is the serde here
@@ -267,3 +268,10 @@ def serde_setting(setting: object, name: str) -> Serde:
     if isinstance(setting, str):
         return by_class_name(setting)
     raise ConfigError(f"{name}={setting!r} cannot be used: give a serde of headrace.serde, or a Kafka class's name")
+
+
+def resolve_serde(option: str, given: Serde[Any] | None, by_old_name: Serde[Any] | None) -> Serde[Any]:
+    """The serde of a client's option `key` or `value`, bytes if none is given. `key_serde` and `value_serde` warn."""
+    if by_old_name is not None:
+        warnings.warn(f"{option}_serde= is now {option}=, as in the DSL", DeprecationWarning, stacklevel=4)
+    return given or by_old_name or BYTES

@@ -93,7 +93,7 @@ def with_any_query(app: Application, query: Query[int | None]) -> int:
 # ---------------------------------------------------------------------------------------------------------- clients
 def consumers(log: str) -> None:
     assert_type(Consumer(log), Consumer[bytes, bytes])
-    words = Consumer(log, "group", key_serde=serde.STRING, value_serde=serde.LONG)
+    words = Consumer(log, "group", key=serde.STRING, value=serde.LONG)
     assert_type(words, Consumer[str, int])
     assert_type(words.poll(timedelta(seconds=1)), list[ConsumerRecord[str, int]])
     for record in words:
@@ -105,7 +105,7 @@ def consumers(log: str) -> None:
 
 def producers(log: str) -> None:
     assert_type(Producer(log), Producer[bytes, bytes])
-    words = Producer(log, key_serde=serde.STRING, value_serde=serde.LONG)
+    words = Producer(log, key=serde.STRING, value=serde.LONG)
     assert_type(words, Producer[str, int])
     assert_type(words.send("words", "hello", 1), Delivery)
     assert_type(words.send("words", 5, 1, key_serde=serde.LONG), Delivery)
