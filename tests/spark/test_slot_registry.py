@@ -81,3 +81,44 @@ def test_fewer_slots_are_drained_and_more_are_submitted():
     assert some.register(1, "host", 7001, process=5, now=2.0) is None
     some.want(3)
     assert some.to_submit(3.0) == [1, 2]
+
+
+def test_a_slot_that_registered_runs_tasks_when_it_is_ready():
+    some = registry(1)
+    found = some.register(0, "host", 7000, process=100, now=0.0)
+    assert found is not None
+    assert (some.live, some.waiting, some.registered(0)) == ({}, [0], found)
+    some.make_ready(found.number)
+    assert (some.live, some.waiting) == ({0: found}, [])
+
+
+def test_a_slot_that_another_one_does_not_reach_twice_in_a_row_is_replaced():
+    some = registry(2)
+    first, second = registered(some, 0), registered(some, 1)
+    assert some.fail_to_reach(first.number, 1, attempt=1) is None
+    assert some.fail_to_reach(second.number, 0, attempt=1) is None, "both say so in the same attempt"
+    some.reach_all()
+    assert some.fail_to_reach(first.number, 1, attempt=3) is None, "a batch has run meanwhile"
+    assert some.fail_to_reach(first.number, 1, attempt=4) == second
+    again = registered(some, 1)
+    assert some.fail_to_reach(first.number, 1, attempt=5) is None, "that is another process"
+    assert some.live[1] == again
+
+
+def test_a_slot_that_is_cut_off_from_several_is_replaced_though_it_complains_itself():
+    some = registry(3)
+    cut_off = registered(some, 0)
+    registered(some, 1)
+    registered(some, 2)
+    assert some.fail_to_reach(cut_off.number, 1, attempt=1) is None
+    assert some.fail_to_reach(cut_off.number, 2, attempt=2) is None
+    assert some.fail_to_reach(cut_off.number, 2, attempt=3) == cut_off
+
+
+def test_complaints_of_and_about_processes_that_are_gone_change_nothing():
+    some = registry(2)
+    first, second = registered(some, 0), registered(some, 1)
+    some.lose(second.number, 1.0)
+    for attempt in range(5):
+        assert some.fail_to_reach(first.number, 1, attempt) is None
+        assert some.fail_to_reach(second.number, 0, attempt) is None

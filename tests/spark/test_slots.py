@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 from collections import Counter
 from collections.abc import Callable
 from functools import partial
@@ -12,7 +13,16 @@ from typing import Any
 
 import pytest
 
-from headrace import Application, Processor, ProcessorContext, Record, StreamsBuilder, Topology, serde
+from headrace import (
+    Application,
+    Processor,
+    ProcessorContext,
+    Record,
+    StreamsBuilder,
+    StreamsError,
+    Topology,
+    serde,
+)
 from headrace.query.status import SlotReport
 from headrace.spark.session import session
 from tests.spark.places import PATIENCE_MS, Place, wait_for
@@ -169,3 +179,44 @@ def test_processors_are_closed_when_their_task_moves_and_when_the_application_st
         app.drain(PATIENCE_MS)
     assert sorted(set(file.read_text().split())) == [f"0_{partition}" for partition in range(4)]
     assert len(place.read("counts")) == 80
+
+
+def test_slots_that_do_not_reach_the_driver_fail_the_start_with_both_addresses(place: Place):
+    place.send("lines", "a b c")
+    app = place.app(counting(), driver_advertised_address="127.0.0.2", driver_bind_address="127.0.0.1")
+    with (
+        pytest.raises(
+            StreamsError, match=r"the driver at 127\.0\.0\.2:\d+ cannot be reached from 127\.0\.0\.\d"
+        ) as failed,
+        app,
+    ):
+        app.drain(PATIENCE_MS)
+    assert "driver.advertised.address" in str(failed.value)
+
+
+def test_driver_and_slots_listen_on_the_ports_that_settings_name(place: Place):
+    words, first, second = Words(place), free_port(), free_port()
+    with place.app(counting(), driver_ports=first, slot_ports=f"{second}-{second + 9}") as app:
+        words.send(app)
+        listening = {
+            int(line.split()[1].rpartition(":")[2], 16) for line in Path("/proc/net/tcp").read_text().splitlines()[1:]
+        }
+        assert {first, second} <= listening
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as some:
+        return some.getsockname()[1]
+
+
+def test_connections_are_encrypted_if_those_of_spark_are(place: Place):
+    words = Words(place)
+    context: Any = session().sparkContext
+    context._conf.set("spark.network.crypto.enabled", "true")
+    try:
+        with place.app(counting()) as app:
+            words.send(app)
+            pool: Any = app._running()._engine._pool  # pyright: ignore[reportOptionalMemberAccess, reportAttributeAccessIssue]
+            assert all(connection._cipher is not None for connection in pool._connections.values())
+    finally:
+        context._conf.set("spark.network.crypto.enabled", "false")

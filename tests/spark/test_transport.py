@@ -6,7 +6,8 @@ import os
 import queue
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 
 import pytest
 
@@ -18,18 +19,21 @@ PATIENCE = 30.0  # seconds
 class End:
     """An endpoint that keeps what it gets."""
 
-    def __init__(self, secret: bytes = b"secret") -> None:
+    def __init__(self, secret: bytes = b"secret", *, encrypts: bool = False) -> None:
         self.frames: queue.SimpleQueue[tuple[Connection, bytes]] = queue.SimpleQueue()
         self.closed: queue.SimpleQueue[Connection] = queue.SimpleQueue()
-        self.endpoint = Endpoint(secret, lambda at, frame: self.frames.put((at, bytes(frame))), self.closed.put)
+        self.endpoint = Endpoint(
+            secret, lambda at, frame: self.frames.put((at, bytes(frame))), self.closed.put, encrypts=encrypts
+        )
 
     def next(self) -> bytes:
         return self.frames.get(timeout=PATIENCE)[1]
 
 
-@pytest.fixture
-def ends() -> Iterator[tuple[End, End]]:
-    one, other = End(), End()
+@pytest.fixture(params=["plain", "encrypted"])
+def ends(request: pytest.FixtureRequest) -> Iterator[tuple[End, End]]:
+    encrypts = request.param == "encrypted"
+    one, other = End(encrypts=encrypts), End(encrypts=encrypts)
     yield one, other
     one.endpoint.close()
     other.endpoint.close()
@@ -100,3 +104,84 @@ def test_nobody_there_is_an_error_that_names_the_address(ends):
     other.endpoint.close()
     with pytest.raises(ConnectionError, match=f"127.0.0.1:{port}"):
         one.endpoint.connect("127.0.0.1", port)
+
+
+class Wire:
+    """A host between two ends, which sees and may change what they send."""
+
+    def __init__(self, port: int, change: Callable[[bytes], bytes] = bytes) -> None:
+        self.seen, self._change, self._target = bytearray(), change, port
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.port = self._listener.getsockname()[1]
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        near, _ = self._listener.accept()
+        with self._listener, near, socket.create_connection(("127.0.0.1", self._target)) as far:
+            back = threading.Thread(target=self._copy, args=(far, near, bytes), daemon=True)
+            back.start()
+            self._copy(near, far, self._change)
+            back.join(PATIENCE)
+
+    def _copy(self, source: socket.socket, target: socket.socket, change: Callable[[bytes], bytes]) -> None:
+        with suppress(OSError):
+            while some := source.recv(65536):
+                self.seen += some
+                target.sendall(change(some))
+        with suppress(OSError):
+            target.shutdown(socket.SHUT_WR)
+
+    def join(self) -> None:
+        self._thread.join(PATIENCE)
+
+
+def test_encrypted_frames_cannot_be_read_on_their_way():
+    one, other = End(encrypts=True), End(encrypts=True)
+    wire = Wire(other.endpoint.port)
+    connection = one.endpoint.connect("127.0.0.1", wire.port)
+    for _ in range(2):
+        connection.send(b"the balance of Ada is 12")
+        assert other.next() == b"the balance of Ada is 12"
+    assert b"Ada" not in wire.seen
+    one.endpoint.close()
+    other.endpoint.close()
+    wire.join()
+
+
+def test_a_frame_that_was_changed_on_its_way_closes_the_connection():
+    one, other = End(encrypts=True), End(encrypts=True)
+    changed = False
+
+    def change(some: bytes) -> bytes:
+        return some[:-1] + bytes([some[-1] ^ 1]) if changed else some
+
+    wire = Wire(other.endpoint.port, change)
+    connection = one.endpoint.connect("127.0.0.1", wire.port)
+    connection.send(b"one")
+    assert other.next() == b"one"
+    changed = True
+    connection.send(b"two")
+    other.closed.get(timeout=PATIENCE)
+    assert other.frames.empty()
+    one.endpoint.close()
+    other.endpoint.close()
+    wire.join()
+
+
+def test_an_end_that_encrypts_and_one_that_does_not_do_not_connect():
+    one, other = End(encrypts=True), End()
+    with pytest.raises(ConnectionError):
+        one.endpoint.connect("127.0.0.1", other.endpoint.port)
+    one.endpoint.close()
+    other.endpoint.close()
+
+
+def test_an_endpoint_listens_on_the_first_free_port_of_its_range():
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(ConnectionError, match=f"no port of {port} to {port} on 127.0.0.1 is free"):
+            Endpoint(b"secret", lambda at, frame: None, lambda at: None, ports=range(port, port + 1))
+    endpoint = Endpoint(b"secret", lambda at, frame: None, lambda at: None, ports=range(port, port + 1))
+    assert endpoint.port == port
+    endpoint.close()

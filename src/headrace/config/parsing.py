@@ -57,6 +57,22 @@ def text(value: Any) -> str:
     raise ValueError("give a text that is not empty")
 
 
+def ports(value: Any) -> tuple[int, int]:
+    """The first and the last of some ports.
+
+    >>> ports("7000-7099"), ports(7000)
+    ((7000, 7099), (7000, 7000))
+    """
+    if isinstance(value, tuple):
+        value = "-".join(map(str, value))  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType]
+    found = re.fullmatch(r"\s*(\d{1,5})\s*(?:-\s*(\d{1,5})\s*)?", str(value))
+    if found is not None:
+        first, last = int(found[1]), int(found[2] or found[1])
+        if 0 < first <= last < 65_536:
+            return first, last
+    raise ValueError("give a port, or the first and the last one as 7000-7099")
+
+
 def whole(value: Any, *, at_least: int | None = 0) -> int:
     """A whole number, given as such or as text.
 

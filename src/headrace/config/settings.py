@@ -143,6 +143,9 @@ class Config:
     slot_lease_ms: int = setting(
         10_000, parsing.positive, "after how many ms without a heartbeat a slot is replaced", "spark.real_time"
     )
+    slot_ports: tuple[int, int] | None = setting(
+        None, parsing.ports, "the ports that slots listen on, as 7100-7199; not set: any free one", "spark.real_time"
+    )
     slots_free_cores: int = setting(
         1, parsing.whole,
         "cores that slots leave to other jobs, on a cluster or in a session that was not made by Headrace", "spark.run",
@@ -153,6 +156,10 @@ class Config:
     driver_bind_address: str | None = setting(
         None, parsing.text, "the address that the driver listens on for slots", "spark.real_time"
     )
+    driver_ports: tuple[int, int] | None = setting(
+        None, parsing.ports, "the ports that the driver listens on for slots, as 7000-7099; not set: any free one",
+        "spark.real_time",
+    )  # fmt: skip
     processing_exception_handler: Handler = setting(
         "fail", parsing.handler, "what happens when a function of yours raises: fail, continue or dead_letter",
         "runtime.serdes",

@@ -42,7 +42,7 @@ class BatchAttempt:
     def fail(self, registration: int, message: BatchBroken) -> None:
         """A slot could not run the attempt."""
         slot = self._slot(registration)
-        if message.attempt == self.number and slot is not None and self.broken is None:
+        if message.attempt == self.number and slot is not None and not self.is_over:
             self.broken = message.reason
 
     def lose(self, registration: int) -> None:

@@ -82,7 +82,7 @@ class RealTimeEngine:
             pickle_job(spark, job),
             driver_address(spark, job),
             bind=job.config.driver_bind_address or ("127.0.0.1" if is_local(spark) else "0.0.0.0"),  # noqa: S104
-            ports=None,
+            ports=None if job.config.driver_ports is None else range_of(job.config.driver_ports),
             lease=job.config.slot_lease_ms / 1000,
             replicas=job.config.num_standby_replicas,
             stateful=[task for task in job.all_tasks() if job.stores_of(task.subtopology)],
@@ -101,6 +101,7 @@ class RealTimeEngine:
         if isinstance(message, ShareDelivered):
             self._share_answers.put(message)
             return
+        unreached: tuple[int | None, int] = None, 0
         with self._changed:
             attempt = self._attempt
             if attempt is not None:
@@ -109,10 +110,14 @@ class RealTimeEngine:
                         attempt.finish(registration.number, message)
                     case BatchBroken():
                         attempt.fail(registration.number, message)
+                        unreached = message.peer, message.attempt
                     case None:
                         attempt.lose(registration.number)
                 if attempt.is_over:
                     self._changed.notify_all()
+        peer, number = unreached
+        if peer is not None:
+            self._pool.replace_unreached(registration.number, peer, number)
 
     # ---------------------------------------------------------------------------------------------------------- batches
     def _run(self) -> None:
@@ -377,7 +382,26 @@ def planning() -> Generator[None]:
 def driver_address(spark: SparkSession, job: Job) -> DriverAddress:
     """Where slots reach the driver: where Spark's executors do, unless a setting says otherwise."""
     config = job.config
-    if is_local(spark):
-        return DriverAddress("127.0.0.1", 0, secrets.token_bytes(32), "127.0.0.1", None)
-    host = config.driver_advertised_address or spark.sparkContext.getConf().get("spark.driver.host") or "127.0.0.1"
-    return DriverAddress(host, 0, secrets.token_bytes(32), config.slot_bind_address or "", None)
+    usual, bind = "127.0.0.1", "127.0.0.1"
+    if not is_local(spark):
+        usual, bind = spark.sparkContext.getConf().get("spark.driver.host") or usual, ""
+    return DriverAddress(
+        config.driver_advertised_address or usual,
+        0,
+        secrets.token_bytes(32),
+        config.slot_bind_address or bind,
+        encrypts_rpc(spark),
+        config.slot_ports,
+    )
+
+
+def encrypts_rpc(spark: SparkSession) -> bool:
+    """Whether Spark encrypts what its processes send each other: slots and the driver then do so, too."""
+    conf = spark.sparkContext.getConf()
+    names = ("spark.network.crypto.enabled", "spark.ssl.rpc.enabled", "spark.authenticate.enableSaslEncryption")
+    return any(conf.get(name, "false") == "true" for name in names)
+
+
+def range_of(ports: tuple[int, int]) -> range:
+    """The ports from the first to the last one."""
+    return range(ports[0], ports[1] + 1)

@@ -38,6 +38,7 @@ from headrace.spark.slot_messages import (
     AbortBatch,
     BatchBroken,
     BatchDone,
+    CheckPeers,
     Committed,
     DeliverShare,
     Heartbeat,
@@ -46,22 +47,27 @@ from headrace.spark.slot_messages import (
     Layout,
     LocalState,
     Peer,
+    Probe,
+    ProbeAnswer,
     RunBatch,
     ShareDelivered,
     SlotRows,
     Start,
     Stop,
     ToDriver,
+    Unreachable,
     decode_for_slot,
     encode_message,
 )
 from headrace.spark.slot_runner import SlotRunner
 from headrace.spark.standbys import LocalStateKeeper
-from headrace.spark.transport import Connection, Endpoint
+from headrace.spark.transport import Connection, Endpoint, Frame
 
 MAX_ROWS_IN_MEMORY = 256 << 20  # bytes of rows of other slots; more go to a temporary file
 MAX_FRAME_BYTES = 4 << 20  # of rows in one frame, so that a receiver need not hold more at once
 UNREACHABLE = 2.0  # seconds to connect to another slot
+CANNOT_START = "a slot cannot start"  # begins the error of a Spark job whose slot did not reach the driver
+WILDCARDS = ("0.0.0.0", "::")  # noqa: S104 - these are not addresses that another host could connect to
 
 
 class DriverAddress(NamedTuple):
@@ -71,7 +77,8 @@ class DriverAddress(NamedTuple):
     port: int
     secret: bytes
     bind: str  # the address that slots bind to; "" is the one by which they reach the driver
-    ports: tuple[int, int] | None  # that slots may listen on
+    encrypts: bool  # whether frames are encrypted
+    ports: tuple[int, int] | None  # the first and the last one that slots may listen on
 
 
 def slot_function(driver: DriverAddress) -> Any:
@@ -81,7 +88,11 @@ def slot_function(driver: DriverAddress) -> Any:
 
 def _serve_partition(driver: DriverAddress, slots: Iterable[int]) -> Iterator[int]:
     for number in slots:
-        Slot(driver, number).serve()
+        try:
+            slot = Slot(driver, number)
+        except (OSError, StreamsError) as error:
+            raise ConnectionError(f"{CANNOT_START} on {socket.gethostname()}: {error}") from error
+        slot.serve()
     return iter(())
 
 
@@ -100,17 +111,29 @@ class Slot:
         self._keeper: LocalStateKeeper | None = None
         self._shares: queue.SimpleQueue[DeliverShare] | None = None
         self._is_over = False
-        self._host = host = driver.bind or address_towards(driver.host, driver.port)
+        mine = address_towards(driver.host, driver.port)
+        self._host = host = mine if driver.bind in WILDCARDS else driver.bind or mine
+        self._last_batch: tuple[int, frozenset[int]] = 0, frozenset()  # the attempt, and the slots that take part
+        self._probes: dict[Connection, queue.SimpleQueue[str]] = {}  # answers of other slots that were asked
         ports = None if driver.ports is None else range(driver.ports[0], driver.ports[1] + 1)
         self._endpoint = Endpoint(
-            driver.secret, self._received, self._closed, host=host, ports=ports, name="headrace slot"
-        )
-        self._driver = self._endpoint.connect(driver.host, driver.port)
+            driver.secret, self._received, self._closed,
+            host=driver.bind or mine, ports=ports, encrypts=driver.encrypts, name="headrace slot",
+        )  # fmt: skip
+        try:
+            self._driver = self._endpoint.connect(driver.host, driver.port)
+        except ConnectionError as error:
+            self._endpoint.close()
+            raise ConnectionError(
+                f"the driver at {driver.host}:{driver.port} cannot be reached from {mine}: {error}. Set "
+                "driver.advertised.address to an address of the driver that executors reach, and open the ports "
+                "driver.ports for them"
+            ) from error
         self._driver.peer = "the driver"
         self._send(Hello(number, host, self._endpoint.port, os.getpid()))
 
     # ----------------------------------------------------------------------------------------- in the endpoint's thread
-    def _received(self, connection: Connection, frame: bytearray) -> None:
+    def _received(self, connection: Connection, frame: Frame) -> None:
         message = decode_for_slot(frame)
         match message:
             case SlotRows():
@@ -119,6 +142,14 @@ class Slot:
                     self._arrived.notify_all()
             case Introduction():
                 connection.peer = f"slot {message.slot}"
+            case Probe():
+                # Connecting takes time, which this thread does not have.
+                threading.Thread(
+                    target=self._answer_probe, args=(connection, message), name="headrace probe", daemon=True
+                ).start()
+            case ProbeAnswer():
+                if connection in self._probes:
+                    self._probes[connection].put(message.problem)
             case AbortBatch():
                 with self._arrived:
                     self._exchange.abort(message.attempt)
@@ -134,6 +165,26 @@ class Slot:
         if connection is self._driver and not self._is_over:
             # The driver is gone, or has replaced this slot. User code may be running, and cannot be interrupted.
             os._exit(0)
+        if connection in self._probes:
+            self._probes[connection].put("it has closed the connection")
+        slot = next((slot for slot, some in self._connections.items() if some is connection), None)
+        if slot is not None:
+            self._connections.pop(slot, None)
+            attempt, slots = self._last_batch
+            if slot in slots:
+                # What was sent may not have arrived, and the other slot would wait for it.
+                reason = f"slot {self._number} lost its connection to slot {slot}"
+                with suppress(ConnectionError):
+                    self._driver.send(encode_message(BatchBroken(attempt, reason, slot)))
+
+    def _answer_probe(self, connection: Connection, probe: Probe) -> None:
+        problem = ""
+        try:
+            self._endpoint.connect(probe.host, probe.port, UNREACHABLE).close()
+        except ConnectionError as error:
+            problem = f"from there {error}"
+        with suppress(ConnectionError):
+            connection.send(encode_message(ProbeAnswer(problem)))
 
     def _drop_connections(self, peers: dict[int, Peer]) -> None:
         for slot, connection in list(self._connections.items()):
@@ -150,6 +201,8 @@ class Slot:
                 match message:
                     case Start():
                         self._start(message)
+                    case CheckPeers():
+                        self._check_peers(message.peers)
                     case Layout():
                         self._take_layout(message)
                     case Committed():
@@ -179,7 +232,35 @@ class Slot:
         self._keeper = LocalStateKeeper(self._runner.standbys, self._runner.copies, delay, self._tell_copies)
         gc.collect()
         gc.freeze()  # what is there now stays
-        self._tell_copies(self._runner.copies.list_free())
+        self._check_peers(message.peers)
+
+    def _check_peers(self, peers: Iterable[Peer]) -> None:
+        """Tells the driver that the slot is ready, or which other slot it does not reach, or is not reached by."""
+        for peer in peers:
+            problem = self._probe(peer)
+            if problem:
+                here = f"slot {self._number} at {self._host}:{self._endpoint.port}"
+                there = f"slot {peer.slot} at {peer.host}:{peer.port}"
+                self._send(Unreachable(peer.registration, f"{here} and {there} do not reach each other: {problem}"))
+                return
+        self._tell_copies(self._running().copies.list_free())
+
+    def _probe(self, peer: Peer) -> str:
+        """Connects to another slot, and has it connect to this one; returns what went wrong."""
+        try:
+            connection = self._endpoint.connect(peer.host, peer.port, UNREACHABLE)
+        except ConnectionError as error:
+            return str(error)
+        self._probes[connection] = queue.SimpleQueue()
+        try:
+            connection.send(encode_message(Introduction(self._number, self._registration)))
+            connection.send(encode_message(Probe(self._host, self._endpoint.port)))
+            return self._probes[connection].get(timeout=2 * UNREACHABLE)
+        except (ConnectionError, queue.Empty) as error:
+            return f"no answer within {2 * UNREACHABLE:.0f} s {error}".strip()
+        finally:
+            del self._probes[connection]
+            connection.close()
 
     def _tell_copies(self, numbers: Mapping[TaskId, int]) -> None:
         with suppress(ConnectionError):  # the endpoint's thread ends the process
@@ -218,6 +299,7 @@ class Slot:
             if batch.attempt < self._exchange.attempt:
                 return  # it was aborted before it began
             self._exchange.begin(batch.attempt, set(batch.slots))
+        self._last_batch = batch.attempt, frozenset(batch.slots)
         results: list[bytes] = []
         took: list[float] = []
         waited: list[float] = []

@@ -1,8 +1,8 @@
 """What the driver and the slots say to each other, over the connections of `transport`.
 
-    driver ─▶ slot   Start, Layout, RunBatch, AbortBatch, Committed, DeliverShare, Stop
-    slot ─▶ driver   Hello, LocalState, Heartbeat, BatchDone, BatchBroken, ShareDelivered
-    slot ─▶ slot     Introduction, SlotRows
+    driver ─▶ slot   Start, CheckPeers, Layout, RunBatch, AbortBatch, Committed, DeliverShare, Stop
+    slot ─▶ driver   Hello, LocalState, Unreachable, Heartbeat, BatchDone, BatchBroken, ShareDelivered
+    slot ─▶ slot     Introduction, Probe, ProbeAnswer, SlotRows
 
 Every message is an array in MessagePack: its name, then its fields. What tasks say (orders, rows, receipts) is inside,
 packed by `wire_format`, and is not decoded on the way.
@@ -18,14 +18,6 @@ class Message(msgspec.Struct, array_like=True, tag=True):
 
 
 # ------------------------------------------------------------------------------------------------------ driver to slot
-class Start(Message):
-    """The answer to `Hello`: the registration, its lease in seconds, and the pickled `Job`."""
-
-    registration: int
-    lease: float
-    job: bytes
-
-
 class Peer(msgspec.Struct, frozen=True, array_like=True):
     """Where another slot is reached."""
 
@@ -33,6 +25,24 @@ class Peer(msgspec.Struct, frozen=True, array_like=True):
     registration: int
     host: str
     port: int
+
+
+class Start(Message):
+    """The answer to `Hello`: the registration, its lease in seconds, the pickled `Job`, and the other slots.
+
+    The slot loads the job, checks that it and the others reach each other, and answers `LocalState` or `Unreachable`.
+    """
+
+    registration: int
+    lease: float
+    job: bytes
+    peers: list[Peer]
+
+
+class CheckPeers(Message):
+    """Some of the slots that were named before are gone: the slot checks whether it reaches those that there are."""
+
+    peers: list[Peer]
 
 
 class Layout(Message):
@@ -91,11 +101,18 @@ class Hello(Message):
 class LocalState(Message):
     """Copies of tasks' state that the slot can use (sub-topology, partition, the last batch in the copy).
 
-    The first one answers `Start`, and says that the slot is ready to run tasks; it lists the copies that it found on
-    its host. Later ones list the standbys that it keeps.
+    The first one says that the slot is ready to run tasks, and lists the copies that it found on its host. Later ones
+    list the standbys that it keeps.
     """
 
     copies: list[tuple[int, int, int]]
+
+
+class Unreachable(Message):
+    """The slot and another one, of that registration, do not reach each other; `reason` names their addresses."""
+
+    registration: int
+    reason: str
 
 
 class Heartbeat(Message):
@@ -136,6 +153,19 @@ class Introduction(Message):
     registration: int
 
 
+class Probe(Message):
+    """Asks another slot to connect to this address, and to say how that went."""
+
+    host: str
+    port: int
+
+
+class ProbeAnswer(Message):
+    """The answer to `Probe`: why the connection could not be opened; empty if it was."""
+
+    problem: str
+
+
 class SlotRows(Message):
     """Rows for tasks of the slot that gets them, by the level of these tasks; see `exchange`."""
 
@@ -146,9 +176,9 @@ class SlotRows(Message):
     rows: list[tuple[int, bytes]]
 
 
-ToSlot = Start | Layout | RunBatch | AbortBatch | Committed | DeliverShare | Stop
-ToDriver = Hello | LocalState | Heartbeat | BatchDone | BatchBroken | ShareDelivered
-ToPeer = Introduction | SlotRows
+ToSlot = Start | CheckPeers | Layout | RunBatch | AbortBatch | Committed | DeliverShare | Stop
+ToDriver = Hello | LocalState | Unreachable | Heartbeat | BatchDone | BatchBroken | ShareDelivered
+ToPeer = Introduction | Probe | ProbeAnswer | SlotRows
 
 encode_message = msgspec.msgpack.Encoder().encode
 decode_for_slot = msgspec.msgpack.Decoder(ToSlot | ToPeer).decode

@@ -11,6 +11,7 @@ job of a slot whose lease has expired is cancelled, because to Spark a hung slot
 from __future__ import annotations
 
 import logging
+import re
 import secrets
 import threading
 import time
@@ -20,13 +21,15 @@ from contextlib import suppress
 from pyspark import InheritableThread
 from pyspark.sql import SparkSession
 
+from headrace.errors import ConfigError, StreamsError
 from headrace.model.ids import TaskId
 from headrace.query.status import SlotReport
 from headrace.spark.assignment import assign_standbys, assign_tasks
-from headrace.spark.slot import DriverAddress, slot_function
+from headrace.spark.slot import CANNOT_START, DriverAddress, slot_function
 from headrace.spark.slot_messages import (
     BatchBroken,
     BatchDone,
+    CheckPeers,
     Committed,
     Heartbeat,
     Hello,
@@ -37,11 +40,12 @@ from headrace.spark.slot_messages import (
     Start,
     Stop,
     ToSlot,
+    Unreachable,
     decode_for_driver,
     encode_message,
 )
 from headrace.spark.slot_registry import Registration, SlotRegistry
-from headrace.spark.transport import Connection, Endpoint
+from headrace.spark.transport import Connection, Endpoint, Frame
 
 _log = logging.getLogger(__name__)
 TICK = 0.1  # seconds between two looks at leases and jobs
@@ -83,12 +87,17 @@ class SlotPool:
         self._standbys: dict[TaskId, tuple[int, ...]] = {}
         self._copies: dict[int, dict[TaskId, int]] = {}  # by registration: the last batch in its copies
         self._committed = -1
+        self._failed: StreamsError | None = None  # why the application cannot start
         self.moves = 0  # tasks that were given to another slot since the start
         self._is_over = False
         self._jobs: dict[int, threading.Thread] = {}
-        self._endpoint = Endpoint(
-            address.secret, self._received, self._closed, host=bind, ports=ports, name="headrace driver"
-        )
+        try:
+            self._endpoint = Endpoint(
+                address.secret, self._received, self._closed,
+                host=bind, ports=ports, encrypts=address.encrypts, name="headrace driver",
+            )  # fmt: skip
+        except OSError as error:
+            raise ConfigError(f"the driver cannot listen for slots: {error}. Set driver.ports") from error
         self._address = address._replace(port=self._endpoint.port)
         self._keeper = threading.Thread(target=self._keep, name="headrace slots", daemon=True)
         self._keeper.start()
@@ -101,9 +110,14 @@ class SlotPool:
             self._changed.notify_all()
 
     def await_layout(self, tasks: list[TaskId], over: Callable[[], bool]) -> dict[TaskId, int] | None:
-        """Returns which slot runs which task in the next batch; waits for slots that are expected. None when over."""
+        """Returns which slot runs which task in the next batch; waits for slots that are expected. None when over.
+
+        Raises an error if slots cannot reach the driver, or each other, when the application starts.
+        """
         with self._changed:
             while not over():
+                if self._failed is not None:
+                    raise self._failed
                 live = self.registry.live
                 if self._is_settled(live):
                     return self._lay_out(tasks, live)
@@ -168,6 +182,8 @@ class SlotPool:
     def commit(self, number: int) -> None:
         """A batch is committed: the slots bring their standbys to it."""
         self._committed = number
+        with self._changed:
+            self.registry.reach_all()
         if self._replicas:
             for registration in self.layout.values():
                 self.send(registration, Committed(number))
@@ -218,7 +234,7 @@ class SlotPool:
             with suppress(ConnectionError):
                 connection.send(encode_message(message))
 
-    def _received(self, connection: Connection, frame: bytearray) -> None:
+    def _received(self, connection: Connection, frame: Frame) -> None:
         message, now = decode_for_driver(frame), time.monotonic()
         if isinstance(message, Hello):
             self._register(connection, message, now)
@@ -234,6 +250,8 @@ class SlotPool:
                 self._first_at = self._first_at or now
                 self.registry.make_ready(registration.number)
                 self._changed.notify_all()
+        elif isinstance(message, Unreachable):
+            self._reject(registration, message)
         elif not isinstance(message, Heartbeat):
             self._handle(registration, message)
 
@@ -248,13 +266,54 @@ class SlotPool:
             connection.peer = registration
             self._connections[registration.number] = connection
             with suppress(ConnectionError):
-                connection.send(encode_message(Start(registration.number, self.registry.lease, self._job)))
+                start = Start(registration.number, self.registry.lease, self._job, self._peers_of(registration.slot))
+                connection.send(encode_message(start))
             replaced = None if before is None else self._connections.pop(before.number, None)
             self._copies.pop(-1 if before is None else before.number, None)
             self._changed.notify_all()
         if before is not None and replaced is not None:
             replaced.close()
             self._handle(before, None)
+
+    def _peers_of(self, slot: int) -> list[Peer]:
+        others = [connection.peer for connection in self._connections.values()]
+        return [
+            Peer(some.slot, some.number, some.host, some.port)
+            for some in others
+            if isinstance(some, Registration) and some.slot != slot
+        ]
+
+    def _reject(self, registration: Registration, message: Unreachable) -> None:
+        """A new slot, which waits for its tasks, and another one do not reach each other."""
+        if not self.is_live(message.registration):  # that one is gone
+            self.send(registration.number, CheckPeers(self._peers_of(registration.slot)))
+            return
+        with self._changed:
+            if not self._layout:
+                self._failed = StreamsError(
+                    f"{message.reason}. Slots connect to each other: set slot.bind.address to an address that the "
+                    "other hosts reach, and open the ports slot.ports between them"
+                )
+                self._changed.notify_all()
+                return
+        _log.warning("slot %d is submitted again: %s", registration.slot, message.reason)
+        self._replace(registration)
+
+    def replace_unreached(self, reporter: int, peer: int, attempt: int) -> None:
+        """A slot could not send rows to another one. If that happens in two attempts in a row, one is replaced."""
+        with self._changed:
+            lost = self.registry.fail_to_reach(reporter, peer, attempt)
+        if lost is not None:
+            _log.warning("slot %d on %s is replaced: it and another slot do not reach each other", lost.slot, lost.host)
+            self._replace(lost)
+
+    def _replace(self, registration: Registration) -> None:
+        self._lose(registration)
+        # Not in the thread of the endpoint, which must not wait for Spark.
+        group = self._group_of(registration.slot)
+        InheritableThread(
+            target=self._spark.sparkContext.cancelJobGroup, args=(group,), name="headrace cancel", daemon=True
+        ).start()
 
     def _closed(self, connection: Connection) -> None:
         registration = connection.peer
@@ -305,11 +364,19 @@ class SlotPool:
             )
             context.parallelize([slot], 1).mapPartitions(slot_function(self._address)).collect()
         except Exception as error:  # noqa: BLE001 - the slot is submitted again
-            if not self._is_over:
-                _log.info("slot %d has ended: %s", slot, str(error).partition("\n")[0])
+            self._note_end(slot, str(error))
         with self._changed:
             self.registry.end_job(slot, time.monotonic())
             self._changed.notify_all()
+
+    def _note_end(self, slot: int, error: str) -> None:
+        found = re.search(rf"{CANNOT_START}.*", error)
+        with self._changed:
+            if found is not None and not self._first_at:
+                self._failed = StreamsError(found[0].strip())
+                self._changed.notify_all()
+        if not self._is_over:
+            _log.info("slot %d has ended: %s", slot, found[0] if found else error.partition("\n")[0])
 
     def _group_of(self, slot: int) -> str:
         return f"{self._group}-{slot}"

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 FIRST_BACKOFF, LONGEST_BACKOFF = 0.2, 10.0  # seconds between the end of a slot's job and the next one
+MAX_UNREACHED = 2  # attempts in a row in which a slot may not reach another one
 STABLE = 60.0  # seconds after which a slot's earlier losses no longer count
 
 
@@ -63,6 +64,7 @@ class SlotRegistry:
         self.lease = lease
         self._slots: dict[int, _Slot] = {}
         self._last_number = 0
+        self._failures: dict[frozenset[int], set[int]] = {}  # attempts in a row in which two slots were out of reach
 
     # --------------------------------------------------------------------------------------------------- what is wanted
     def want(self, count: int) -> None:
@@ -97,18 +99,19 @@ class SlotRegistry:
         state.registration = Registration(slot, self._last_number, host, port, process)
         state.registered_at = state.heard_at = now
         state.is_ready = False
+        self._forget_failures(slot)
         return state.registration
 
     def make_ready(self, number: int) -> None:
         """The process of a registration has loaded the application, and can run tasks."""
         for state in self._slots.values():
-            if state.registration is not None and state.registration.number == number:
+            if _has(state, number):
                 state.is_ready = True
 
     def heard(self, number: int, now: float) -> None:
         """A heartbeat, or any other message, of a registration; an old one changes nothing."""
         for state in self._slots.values():
-            if state.registration is not None and state.registration.number == number:
+            if _has(state, number):
                 state.heard_at = now
 
     def lose(self, number: int, now: float) -> Registration | None:
@@ -136,6 +139,33 @@ class SlotRegistry:
             del self._slots[slot]
 
     # ---------------------------------------------------------------------------------------------------- what there is
+    # -------------------------------------------------------------------------------------------- slots out of reach
+    def fail_to_reach(self, number: int, peer: int, attempt: int) -> Registration | None:
+        """A registration could not reach another slot in an attempt. Returns the slot to replace, if there is one.
+
+        After two such attempts in a row one of the two is replaced: the one that is cut off from more slots, or the one
+        that was not reached.
+        """
+        reporter = next((slot for slot, state in self._slots.items() if _has(state, number)), None)
+        other = self.registered(peer)
+        if reporter is None or other is None:
+            return None
+        pair = frozenset((reporter, peer))
+        self._failures.setdefault(pair, set()).add(attempt)
+        if len(self._failures[pair]) < MAX_UNREACHED:
+            return None
+        cut_off = {slot: sum(slot in some for some in self._failures) for slot in pair}
+        worst = reporter if cut_off[reporter] > cut_off[peer] else peer
+        self._forget_failures(worst)
+        return self.registered(worst)
+
+    def _forget_failures(self, slot: int) -> None:
+        self._failures = {pair: attempts for pair, attempts in self._failures.items() if slot not in pair}
+
+    def reach_all(self) -> None:
+        """A batch has run in all slots, so they reach each other."""
+        self._failures.clear()
+
     @property
     def live(self) -> dict[int, Registration]:
         """The slots that are wanted, and ready to run tasks."""
@@ -167,3 +197,7 @@ class SlotRegistry:
     def losses(self, slot: int) -> int:
         """How often in a row a slot was lost."""
         return self._slots[slot].losses if slot in self._slots else 0
+
+
+def _has(state: _Slot, number: int) -> bool:
+    return state.registration is not None and state.registration.number == number
