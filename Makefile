@@ -4,7 +4,7 @@
 # make test         runs `make check` and every test
 # make test-faults  kills processes and brokers at random; FAULTS=50 says how often, SEED=… repeats a printed run
 # make bench        measures records per second: against other systems on Kafka (more than an hour), on one core,
-#                   and against Spark's own streaming
+#                   against Spark's own streaming, and with more and more slots
 #
 # The targets install what is missing. Python packages go into .venv. Java, a JDK and Chromium come from apt-get when
 # make runs as root on Debian; elsewhere make prints the command to run, and fails.
@@ -83,6 +83,7 @@ bench: $(INSTALLED) java
 	$(BIN)/python -m benchmarks.peers
 	$(BIN)/python benchmarks/core.py
 	$(BIN)/python benchmarks/engine.py
+	$(BIN)/python -m benchmarks.scaling
 
 clean:
 	rm -rf .venv build dist .pytest_cache .ruff_cache .hypothesis

@@ -53,6 +53,15 @@ def decode_slots(description: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
+class Traffic(NamedTuple):
+    """What the driver and its slots have told each other, in frames and bytes. Records go from slot to slot."""
+
+    frames_sent: int = 0
+    bytes_sent: int = 0
+    frames_received: int = 0
+    bytes_received: int = 0
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ApplicationReport:
     """What only the running application knows. Fields that it does not know stay empty.
@@ -68,6 +77,7 @@ class ApplicationReport:
     phases: Mapping[int, Mapping[str, float]] = field(default_factory=dict[int, Mapping[str, float]])  # ms, by batch
     slots: Sequence[SlotReport] = ()  # none with the micro-batch trigger
     moves: int = 0  # tasks that were given to another slot
+    traffic: Traffic = field(default_factory=Traffic)  # between driver and slots, since the last start of the run
     batches: int = 0  # committed
     read: Mapping[str, int] = field(default_factory=dict[str, int])  # records, by topic of the log
     sent: Mapping[str, int] = field(default_factory=dict[str, int])  # records written, by topic of the log

@@ -306,7 +306,9 @@ class RealTimeEngine:
 
     def observed(self) -> dict[str, Any]:
         """What a report says about the slots and the phases of batches."""
-        return {"phases": dict(self.phases), "slots": self._pool.report(self._last_change), "moves": self._pool.moves}
+        pool = self._pool
+        slots = pool.report(self._last_change)
+        return {"phases": dict(self.phases), "slots": slots, "moves": pool.moves, "traffic": pool.traffic}
 
     def describe_slots(self) -> dict[str, Any]:
         """What `headrace status` shows of the slots."""

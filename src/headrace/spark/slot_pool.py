@@ -23,7 +23,7 @@ from pyspark.sql import SparkSession
 
 from headrace.errors import ConfigError, StreamsError
 from headrace.model.ids import TaskId
-from headrace.query.status import SlotReport
+from headrace.query.status import SlotReport, Traffic
 from headrace.spark.assignment import assign_standbys, assign_tasks
 from headrace.spark.slot import CANNOT_START, DriverAddress, slot_function
 from headrace.spark.slot_messages import (
@@ -222,6 +222,11 @@ class SlotPool:
             )
             for slot, some in live.items()
         ]
+
+    @property
+    def traffic(self) -> Traffic:
+        """What the driver and its slots have told each other so far."""
+        return Traffic(*self._endpoint.traffic.total)
 
     def is_live(self, registration: int) -> bool:
         return registration in self._connections

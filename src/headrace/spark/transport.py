@@ -29,7 +29,7 @@ import socket
 import struct
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from hashlib import sha256
 from typing import Any
@@ -77,11 +77,35 @@ def _make_aes(key: bytes) -> Any:
     return AESGCM(key)
 
 
+class TrafficCounter:
+    """Counts the frames of an endpoint, and their bytes. Its methods may be called from any thread."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._frames_sent = self._bytes_sent = self._frames_received = self._bytes_received = 0
+
+    def add_sent(self, size: int) -> None:
+        with self._lock:
+            self._frames_sent += 1
+            self._bytes_sent += size
+
+    def add_received(self, frames: Sequence[Frame]) -> None:
+        with self._lock:
+            self._frames_received += len(frames)
+            self._bytes_received += sum(map(len, frames))
+
+    @property
+    def total(self) -> tuple[int, int, int, int]:
+        """Frames and bytes sent, frames and bytes received."""
+        with self._lock:
+            return self._frames_sent, self._bytes_sent, self._frames_received, self._bytes_received
+
+
 class Connection:
     """One end of a connection. `send` may be called from any thread, and raises ConnectionError once it is closed."""
 
-    def __init__(self, channel: socket.socket, cipher: _Cipher | None = None) -> None:
-        self._socket, self._lock, self._cipher = channel, threading.Lock(), cipher
+    def __init__(self, channel: socket.socket, traffic: TrafficCounter, cipher: _Cipher | None = None) -> None:
+        self._socket, self._lock, self._traffic, self._cipher = channel, threading.Lock(), traffic, cipher
         self._received = bytearray()
         self._large: bytearray | None = None  # a frame of which `_done` bytes have arrived
         self._done = 0
@@ -93,10 +117,12 @@ class Connection:
         with self._lock:
             if self._cipher is not None:
                 parts = (self._cipher.seal(b"".join(parts)),)
-            head = _LENGTH.pack(sum(map(len, parts)))
+            size = sum(map(len, parts))
+            head = _LENGTH.pack(size)
+            self._traffic.add_sent(size)
             try:
                 # One call for a small frame: two packets would wait for each other's acknowledgement.
-                if sum(map(len, parts)) < _READ:
+                if size < _READ:
                     self._socket.sendall(b"".join((head, *parts)))
                 else:
                     self._socket.sendall(head)
@@ -188,6 +214,7 @@ class Endpoint:
             _make_aes(bytes(32))  # raises an error if that is not possible here
         self._encrypts = encrypts
         self._secret, self._received, self._closed = secret, received, closed
+        self.traffic = TrafficCounter()
         self._listener = _listen(host, ports)
         self._listener.setblocking(False)
         self.port: int = self._listener.getsockname()[1]
@@ -276,7 +303,7 @@ class Endpoint:
         channel.settimeout(None)
         channel.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         _close_when_unanswered(channel)
-        connection = Connection(channel, cipher)
+        connection = Connection(channel, self.traffic, cipher)
 
         def register() -> None:
             self._selector.register(connection, selectors.EVENT_READ)
@@ -297,6 +324,7 @@ class Endpoint:
             connection.release()
             self._closed(connection)
             return
+        self.traffic.add_received(frames)
         for frame in frames:
             self._received(connection, frame)
 
