@@ -7,6 +7,7 @@ from headrace.model.windows import LONGEST, Window, Windowed
 from headrace.serde import STRING
 from headrace.state import expiry
 from headrace.state.engine import MemoryEngine, Version
+from headrace.state.keys import decode_window, encode_window
 from headrace.state.spec import StoreSpec, WindowKind
 from tests.state.harness import opened_state
 
@@ -46,6 +47,36 @@ def test_an_expired_put_is_dropped_in_memory_at_once_and_on_disk_when_its_segmen
     store.put("k", "newer", 60_010)
     store.put("k", "late", 40_000)
     assert drops[-1] == ("expired window", 1)
+
+
+@pytest.mark.parametrize("between", [lambda state, number: state.commit(Version(number, "a")), lambda state, _: None])
+def test_an_update_after_its_interval_was_removed_is_removed_too(between):
+    state, store = windows(WindowKind(10, 10))
+    for number, start in enumerate([0, 200_000, 70_000, 400_000]):  # 70,000 is late
+        store.update(store.row("k") + encode_window(b"", start)[-8:], "v", start, known=False)
+        between(state, number)
+    state.commit(Version(9, "a"))
+    assert starts(store.all()) == [400_000]
+    assert [decode_window(place)[1] for place, _ in store.table.scan()] == [400_000]
+
+
+def test_an_update_after_a_rollback_is_removed_when_it_has_expired():
+    state, store = windows(WindowKind(10, 10))
+    for number, start in enumerate([0, 0, 200_000]):
+        store.update(store.row("k") + encode_window(b"", start)[-8:], "v", start, known=False)
+        if number == 0:
+            state.rollback()
+    state.commit(Version(1, "a"))
+    assert [decode_window(place)[1] for place, _ in store.table.scan()] == [200_000]
+
+
+def test_windows_after_the_newest_one_before_the_batch_are_only_known_to_the_batch():
+    state, store = windows(WindowKind(10, 10))
+    assert store.newest_before == -1
+    store.put("k", "v", 5)
+    assert store.newest_before == -1
+    state.commit(Version(1, "a"))
+    assert store.newest_before == 5
 
 
 def test_duplicates_come_in_the_order_of_arrival():

@@ -17,6 +17,7 @@ from headrace.state.values import pack_parts, pack_record, unpack_parts, unpack_
 
 TIME = struct.Struct(">Q")
 AT_HAND = 100_000  # entries that are also kept decoded
+SIDES = b"\0", b"\1"  # right, left
 SIGN = 1 << 63  # flips the sign bit, so that negative times come first
 
 
@@ -37,15 +38,16 @@ class UnmatchedBuffer:
     def __init__(self, table: Table, key: Serde, left: Serde, right: Serde) -> None:
         self.table, self.key, self.values = table, key, (right, left)
         self._keeps = tuple(key.immutable and value.immutable for value in self.values)
+        self._encode_key, self._encode_value = key.encode, tuple(value.encode for value in self.values)
         self._decoded: dict[bytes, tuple[bytes, Any, Any]] = {}  # place → what the table has, key, value
 
     def place(self, timestamp: int, left_side: bool, key: Any) -> bytes:
-        return time_bytes(timestamp) + bytes((left_side,)) + self.key.encode(key)
+        return TIME.pack(timestamp + SIGN) + SIDES[left_side] + self._encode_key(key)
 
     def add(self, timestamp: int, left_side: bool, key: Any, value: Any) -> None:
-        table, place, raw = self.table, self.place(timestamp, left_side, key), self.values[left_side].encode(value)
+        table, place, raw = self.table, self.place(timestamp, left_side, key), self._encode_value[left_side](value)
         waiting = table.recent(place, None) if table.is_beyond(place) else table.get(place)
-        packed = pack_parts([raw] if waiting is None else [*unpack_parts(waiting), raw])
+        packed = pack_parts((raw,) if waiting is None else [*unpack_parts(waiting), raw])
         table.put(place, packed)
         if waiting is None and self._keeps[left_side]:
             if len(self._decoded) >= AT_HAND:

@@ -59,7 +59,8 @@ class Table:
         else:
             self.get, self.put = self._get_encoded(), self._put_encoded()
         self.put_kept = self._changed.__setitem__
-        self.recent = self._changed.get if share or hold else nothing_at_hand
+        self.has_recent = share or hold  # whether `recent` knows every value that this batch has put
+        self.recent = self._changed.get if self.has_recent else nothing_at_hand
 
     # ------------------------------------------------------------------------------------------ one key
     def _get_shared(self) -> Callable[[bytes], Any]:

@@ -7,7 +7,7 @@ stream joins, maps (key, time) to every value that was put, in arrival order.
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from operator import itemgetter
 from typing import Any
 
@@ -26,6 +26,7 @@ from headrace.state.keys import (
     encode_window,
     escape,
     successor,
+    unescape,
     windows_between,
 )
 from headrace.state.protocols import checked_pair, refuse_null_key
@@ -64,6 +65,7 @@ class WindowedValues:
         # time need, doubles the writes. A short interval would do so too: it is at least Kafka's minute.
         self._grain = 1 if kind.by_time else max(60_000, kind.retention)
         self._row_of: dict[str, bytes] = {}
+        self._noted: dict[bytes, int] = {}  # escaped key → the interval of its last index entry, which exists
 
     # --------------------------------------------------------------------------------------------- writing
     def put(self, key: Any, value: Any, start: int) -> None:
@@ -157,6 +159,11 @@ class WindowedValues:
         """Windows that start at this time or earlier have expired, shown or not."""
         return self._times.expired
 
+    @property
+    def newest_before(self) -> int:
+        """Windows that start after this time have no value, unless `table.recent` knows one."""
+        return self._clock.saved if self.table.has_recent else LAST
+
     def row(self, key: Any) -> bytes:
         """The common prefix of the places of a key's windows: a record in five windows encodes its key once."""
         if type(key) is not str:  # 1 and 1.0 are equal, but their bytes differ
@@ -176,6 +183,14 @@ class WindowedValues:
         if start <= clock.value - self._retention and not self._keeps_expired(place, value, start):
             return
         if known and value is not None:
+            self.table.put(place, value)
+        elif value is not None and self._grain > 1:
+            interval, row = start // self._grain, place[:-8]
+            if self._noted.get(row) != interval:
+                if len(self._noted) >= ROWS:
+                    self._noted.clear()
+                self._note(unescape(row), start)
+                self._noted[row] = interval
             self.table.put(place, value)
         elif known or value is not None:
             self._put_at(place, decode_window(place)[0], value, start, known=known)
@@ -208,7 +223,10 @@ class WindowedValues:
 
     def expire(self) -> None:
         """Removes expired windows."""
-        for noted in self._times.take_expired(self._grain):
+        expired = self._times.take_expired(self._grain)
+        if expired:
+            self._noted.clear()
+        for noted in expired:
             time, key = decode_by_time(noted)
             if self._grain == 1:
                 self.table.put(encode_window(key, time), None)
@@ -222,6 +240,7 @@ class WindowedValues:
 
     def rolled_back(self) -> None:
         """Clears the caches after a rollback."""
+        self._noted.clear()
         self._times.rolled_back()
 
 
@@ -254,9 +273,16 @@ class WindowedDuplicates(WindowedValues):
 
     # --------------------------------------------------------------------------------------------- writing
     def put(self, key: Any, value: Any, start: int) -> None:
-        if value is None and key is not None and self._is_persistent:
-            return  # as in Kafka, a null deletes none of the duplicates; only in-memory stores move their clock
-        super().put(key, value, start)
+        if key is None or value is None or self._timestamped:
+            # As in Kafka, a null deletes none of the duplicates; only in-memory stores move their clock.
+            if key is None or value is not None or not self._is_persistent:
+                super().put(key, value, start)
+            return
+        clock, raw = self._clock, self._encode(key)
+        if start > clock.value:
+            clock.value = start
+        if start > clock.value - self._retention or self._keeps_expired(encode_window(raw, start), value, start):
+            self._put_one(raw, value, start)
 
     def _put_one(self, key: bytes, value: Any, start: int) -> None:
         if value is None:
@@ -307,15 +333,20 @@ class WindowedDuplicates(WindowedValues):
         return row[at][2] if self._show is None else self._show(row[at][2])
 
     def _fetch(self, key: Any, first: int, last: int, *, reverse: bool) -> Iterator[tuple[int, Any]]:
-        row = self._row(self._encode(key))
+        found = self.between(key, first, last)
+        return reversed(found) if reverse else iter(found)
+
+    def between(self, key: Any, first: int, last: int) -> Sequence[tuple[int, Any]]:
+        """All (time, value) pairs of a key, which is not None, from `first` to `last`."""
+        raw = self._encode(key)
+        row = self._rows.get(raw)
+        if row is None:
+            row = self._row(raw)
         if not row or row[-1][0] < first:
-            return iter(())
+            return ()
         low = bisect_left(row, (max(first, self._times.hidden + 1),))
-        found = row[low : bisect_left(row, (last + 1,), low)]
-        if reverse:
-            found.reverse()
-        show = self._show
-        return iter([(time, kept if show is None else show(kept)) for time, _, kept in found])
+        found, show = row[low : bisect_left(row, (last + 1,), low)], self._show
+        return [(time, kept if show is None else show(kept)) for time, _, kept in found]
 
     def _row(self, key: bytes) -> list[Entry]:
         row = self._rows.get(key)

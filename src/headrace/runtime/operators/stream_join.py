@@ -10,7 +10,7 @@ from headrace.model.windows import LONGEST
 from headrace.runtime.environment import Env, Postponed
 from headrace.runtime.operators.emit import Emit
 from headrace.state.buffer import UnmatchedBuffer
-from headrace.state.window import WindowedValues
+from headrace.state.window import WindowedDuplicates
 from headrace.topology.nodes import JoinWindow, SelfJoin, StreamJoin
 
 
@@ -81,13 +81,15 @@ class Unmatched:
         return self.oldest.value + wait >= self.stream_time.value
 
 
-def stream_join(node: StreamJoin, env: Env, unmatched: Unmatched, emit: Emit) -> Emit:
-    others: WindowedValues = env.store(node.other_store)
+def stream_join(node: StreamJoin, env: Env, unmatched: Unmatched, emit: Emit) -> Emit:  # noqa: C901 - one call a record
+    others: WindowedDuplicates = env.store(node.other_store)
     left_side, outer, drop, buffer = node.left_side, node.outer, env.drop, unmatched.buffer
     joiner = node.joiner if left_side else flipped(node.joiner)  # (key, this, other)
     windows = node.windows
     before, after = (windows.before_ms, windows.after_ms) if left_side else (windows.after_ms, windows.before_ms)
-    fetch, stream_time, sides, other_side = others.fetch, unmatched.stream_time, unmatched.sides, not left_side
+    between, stream_time, sides, other_side = others.between, unmatched.stream_time, unmatched.sides, not left_side
+    oldest, is_postponed, wait = unmatched.oldest, unmatched.is_postponed, after + windows.grace
+    here, next_emission = env.here, unmatched.next
     if outer:
         sides.add(left_side)
     if left_side and buffer is not None:
@@ -102,10 +104,13 @@ def stream_join(node: StreamJoin, env: Env, unmatched: Unmatched, emit: Emit) ->
             else:
                 drop("null key or value")
             return
-        if timestamp == stream_time.value:
-            unmatched.emit_expired(after, headers, emit)
+        if buffer is not None and timestamp == stream_time.value:
+            since = oldest.value
+            held_back = is_postponed.value and here.clock < next_emission.value
+            if since == LONGEST or (since + wait < timestamp and not held_back):
+                unmatched.emit_expired(after, headers, emit)
         last, found = max(0, timestamp + after), False
-        for time, other in fetch(key, max(0, timestamp - before), last):
+        for time, other in between(key, max(0, timestamp - before), last):
             found = True
             if buffer is not None and other_side in sides:
                 buffer.forget(time, other_side, key)
@@ -125,7 +130,7 @@ def flipped(joiner: Callable[[Any, Any, Any], Any]) -> Callable[[Any, Any, Any],
 
 
 def self_join(node: SelfJoin, env: Env, emit: Emit) -> Emit:
-    store: WindowedValues = env.store(node.store)
+    store: WindowedDuplicates = env.store(node.store)
     before, after, joiner, drop = node.windows.before_ms, node.windows.after_ms, node.joiner, env.drop
     observed = env.state.cell(f"{node.name}/stream time", -1)
     retention = before + after + node.windows.grace
@@ -136,9 +141,9 @@ def self_join(node: SelfJoin, env: Env, emit: Emit) -> Emit:
             return
         observed.value = max(observed.value, timestamp)
         with_itself = timestamp > observed.value - retention + 1
-        for time, other in store.fetch(key, max(0, timestamp - before), max(0, timestamp + after)):
+        for time, other in store.between(key, max(0, timestamp - before), max(0, timestamp + after)):
             emit(key, joiner(key, value, other), max(timestamp, time), headers)
-        for time, other in store.fetch(key, max(0, timestamp - after), max(0, timestamp + before)):
+        for time, other in store.between(key, max(0, timestamp - after), max(0, timestamp + before)):
             if with_itself and time > timestamp:
                 with_itself = False
                 emit(key, joiner(key, value, value), timestamp, headers)

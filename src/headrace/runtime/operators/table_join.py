@@ -17,24 +17,19 @@ UNKNOWN = -1  # the timestamp of an absent value
 
 def stream_table_join(node: StreamTableJoin, env: Env, buffer: GraceBuffer | None, emit: Emit) -> Emit:
     table = env.lookup(node.table)
-    joiner, left, drop = node.joiner, node.left, env.drop
+    get, as_of, joiner, left, drop = table.get, table.as_of, node.joiner, node.left, env.drop
 
     def join(key: Any, value: Any, timestamp: int, headers: Headers) -> None:
-        found = None if key is None else table.as_of(key, timestamp) if table.as_of else table.get(key)
+        if value is None or (key is None and not left):
+            drop("null key or value")
+            return
+        found = None if key is None else as_of(key, timestamp) if as_of else get(key)
         if found is not None:
             emit(key, joiner(key, value, found[0]), timestamp, headers)
         elif left:
             emit(key, joiner(key, value, None), timestamp, headers)
 
-    joined = join if buffer is None or node.grace is None else with_grace(node, env, table, buffer, join)
-
-    def run(key: Any, value: Any, timestamp: int, headers: Headers) -> None:
-        if value is None or (key is None and not left):
-            drop("null key or value")
-        else:
-            joined(key, value, timestamp, headers)
-
-    return run
+    return join if buffer is None or node.grace is None else with_grace(node, env, table, buffer, join)
 
 
 def with_grace(node: StreamTableJoin, env: Env, table: Lookup, buffer: GraceBuffer, join: Emit) -> Emit:
@@ -47,6 +42,9 @@ def with_grace(node: StreamTableJoin, env: Env, table: Lookup, buffer: GraceBuff
     observed = env.state.cell(f"{node.name}/stream time", -1)
 
     def run(key: Any, value: Any, timestamp: int, headers: Headers) -> None:
+        if value is None or (key is None and not node.left):
+            join(key, value, timestamp, headers)  # drops it
+            return
         observed.value = max(observed.value, timestamp)
         if key is None:
             raise ValueError(

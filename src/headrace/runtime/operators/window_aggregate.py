@@ -73,6 +73,7 @@ def noting(node: WindowAggregate, env: Env, emit: Emit) -> Emit:
         if timestamp > observed.value:
             observed.value = timestamp
         close_time, row, hidden, expired = observed.value - grace, row_of(key), store.hidden, store.expired
+        newest = store.newest_before
         cause = key, timestamp, headers, here.row, here.order
         for start, end, suffix in slices_of(timestamp):
             if end <= close_time:
@@ -81,7 +82,7 @@ def noting(node: WindowAggregate, env: Env, emit: Emit) -> Emit:
             place = row + suffix
             before = recent(place, UNKNOWN) if start > hidden else None
             if before is UNKNOWN:
-                before = get(place)
+                before = get(place) if start <= newest else None
             old, time = (initialize(), timestamp) if before is None else before
             if time < timestamp:
                 time = timestamp
