@@ -4,9 +4,15 @@ from dataclasses import dataclass
 
 import pytest
 
+from benchmarks.peers.cells import LATENCIES, cells
+from benchmarks.peers.latency import output_key
 from benchmarks.peers.programs.run_bare import program
+from benchmarks.peers.programs.run_headrace import PROGRAMS
+from benchmarks.peers.systems import HEADRACE, KAFKA_STREAMS, KAFKA_STREAMS_10
 from benchmarks.peers.workload import Given, Workload
 from benchmarks.peers.workloads import NAMES, workload
+from headrace import StreamsBuilder, serde
+from headrace.testing import TopologyTestDriver
 
 TINY = 0.0005
 
@@ -59,3 +65,22 @@ def test_the_data_of_a_workload_are_the_same_every_time_and_of_the_size_it_says(
     backlogs = [list(workload(name, TINY).backlog()) for _ in range(2)]
     assert backlogs[0] == backlogs[1]
     assert len(backlogs[0]) == workload(name, TINY).size
+
+
+@pytest.mark.parametrize("name", LATENCIES)
+def test_every_record_of_a_latency_has_one_output_whose_key_says_which_it_is(name: str):
+    cell, builder = LATENCIES[name], StreamsBuilder()
+    PROGRAMS[name](builder, "room")
+    topology = builder.build()
+    assert len(topology.describe().subtopologies) == cell.repartitions + 1
+    driver = TopologyTestDriver(topology)
+    for number in range(3):
+        key, value = cell.record(number)
+        driver.pipe_row(f"room-{cell.workload.topics[0]}", key, value, number, ())
+    found = driver.output_topic("room-out", key=serde.BYTES, value=serde.LONG).read_records()
+    assert [record.key for record in found] == [output_key(number) for number in range(3)]
+
+
+def test_latencies_with_repartitions_are_measured_beside_kafka_streams_in_both_forms():
+    assert [system for _, system, _ in cells(["latency-2"], [], [])] == [HEADRACE, KAFKA_STREAMS, KAFKA_STREAMS_10]
+    assert all(system != KAFKA_STREAMS_10 for _, system, _ in cells(["W5"], [], []))

@@ -16,7 +16,7 @@ from confluent_kafka import KafkaException
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
-from benchmarks.peers.cells import CORES, LATENCY, WORKLOADS, Cell, Ledger, cells
+from benchmarks.peers.cells import CORES, LATENCIES, WORKLOADS, Cell, Ledger, cells
 from benchmarks.peers.goals import goals
 from benchmarks.peers.latency import latency
 from benchmarks.peers.measure import throughput
@@ -50,8 +50,8 @@ class Bench:
         if isinstance(command, str):
             return Outcome(*cell, problem=f"failed: could not be set up: {command}")
         try:
-            if name == LATENCY:
-                return latency(self._bootstrap, command, system, self._scale, cores, say)
+            if name in LATENCIES:
+                return latency(self._bootstrap, command, system, name, self._scale, cores, say)
             return throughput(self._bootstrap, command, system, self._given(name), cores, say)
         except KafkaException as error:
             return Outcome(*cell, problem=f"failed: the broker: {error.args[0].str()}")
@@ -107,7 +107,9 @@ def told(outcome: Outcome) -> str:
     if outcome.problem:
         return f"{outcome.problem}" + (f" ({outcome.log})" if outcome.log else "")
     if outcome.latency:
-        return "p50 {:,.0f} ms, p99 {:,.0f} ms, p99.9 {:,.0f} ms".format(*outcome.latency)
+        p50, p99, p999 = outcome.latency
+        start = f"first output after {outcome.start_up or 0:.1f} s"
+        return f"p50 {p50:,.0f} ms, p99 {p99:,.0f} ms, p99.9 {p999:,.0f} ms, {start}"
     speed, cpu = outcome.speed or 0, outcome.cpu_per_million or 0
     return f"{speed:,.0f} records/s, {cpu:,.2f} CPU s per million, start-up {outcome.start_up or 0:.1f} s"
 

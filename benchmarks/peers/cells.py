@@ -6,22 +6,23 @@ import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from benchmarks.peers.latency import NAME as LATENCY
+from benchmarks.peers.latency import CELLS as LATENCIES
 from benchmarks.peers.outcome import Outcome
 from benchmarks.peers.systems import SYSTEMS
 from benchmarks.peers.workloads import NAMES
 
 Cell = tuple[str, str, int]  # workload, system, cores
-WORKLOADS = [*NAMES, LATENCY]
+WORKLOADS = [*NAMES, *LATENCIES]
 CORES = 1, 2
 ONE_CORE = "W5"  # what one core and two are compared on
 
 
 def cells(workloads: Sequence[str], systems: Sequence[str], cores: Sequence[int]) -> Iterator[Cell]:
     """Of a workload one system after another, so that they meet the same machine."""
-    for workload in workloads or sorted(WORKLOADS, key=lambda name: (name.startswith("S"), name == LATENCY)):
+    for workload in workloads or sorted(WORKLOADS, key=lambda name: (name.startswith("S"), name in LATENCIES)):
         for number in cores or ((2, 1) if workload == ONE_CORE else (2,)):
-            yield from ((workload, system, number) for system in systems or SYSTEMS)
+            some = [SYSTEMS[name] for name in systems or SYSTEMS]
+            yield from ((workload, system.name, number) for system in some if system.is_measured_on(workload))
 
 
 class Ledger:

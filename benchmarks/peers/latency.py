@@ -1,7 +1,11 @@
 """End-to-end latency: a producer that sends a record each millisecond, a consumer of what is committed, one clock.
 
-The time of a record begins when it is due, not when the producer gets to it. Keys do not come twice, so that an output
-says which input it is the output of.
+The time of a record begins when it is due, not when the producer gets to it. Keys and words do not come twice, so that
+an output says which input it is the output of.
+
+    latency     count by key (W5): no repartition
+    latency-1   word count, a word in every line: one repartition
+    latency-2   word count, and the counts counted again by word: two repartitions
 """
 
 from __future__ import annotations
@@ -10,6 +14,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import NamedTuple
 
 from confluent_kafka import Consumer, Producer, TopicPartition
 
@@ -18,14 +23,36 @@ from benchmarks.peers.outcome import Outcome
 from benchmarks.peers.room import Room
 from benchmarks.peers.running import ProblemError, Running
 from benchmarks.peers.systems import System
-from benchmarks.peers.workload import PARTITIONS
-from benchmarks.peers.workloads import count_by_key
+from benchmarks.peers.workload import PARTITIONS, Workload
+from benchmarks.peers.workloads import count_by_key, word_count
 
-NAME = "latency"
 RATE = 1_000  # records a second
 WARM_UP, SECONDS = 30.0, 30.0  # not counted, and counted: a JVM takes twenty until it has compiled what is in use
 PATIENCE = 30.0  # seconds until the last output must be there
 PERCENTILES = 0.5, 0.99, 0.999
+
+
+class LatencyCell(NamedTuple):
+    """A topology whose latency is measured. `repartitions` is how often its records change their partition."""
+
+    title: str
+    repartitions: int
+    workload: Workload
+
+    def record(self, number: int) -> tuple[bytes | None, bytes]:
+        """Key and value of an input record. Its output has the key `output_key(number)`."""
+        return (b"key%d" % number, b"x") if self.repartitions == 0 else (None, b"key%d" % number)
+
+
+def output_key(number: int) -> bytes:
+    return b"key%d" % number
+
+
+CELLS = {
+    "latency": LatencyCell("latency of W5", 0, count_by_key(1.0)),
+    "latency-1": LatencyCell("latency of word count, one repartition", 1, word_count(1.0)),
+    "latency-2": LatencyCell("latency with two repartitions", 2, word_count(1.0)),
+}
 
 
 class Arrivals:
@@ -61,11 +88,11 @@ def _noting(room: Room) -> Iterator[Arrivals]:
         arrivals.close()
 
 
-def latency(bootstrap: str, base: list[str], system: System, scale: float, cores: int, say: Say) -> Outcome:
-    """Percentiles at a thousand records a second, on the workload that counts by key."""
-    workload = count_by_key(1.0)
-    outcome = Outcome(NAME, system.name, cores)
-    with Room(bootstrap, f"{NAME}-{system.name}", workload.topics) as room:
+def latency(bootstrap: str, base: list[str], system: System, name: str, scale: float, cores: int, say: Say) -> Outcome:
+    """Percentiles at a thousand records a second."""
+    workload = CELLS[name].workload
+    outcome = Outcome(name, system.name, cores)
+    with Room(bootstrap, f"{name}-{system.name}", workload.topics) as room:
         room.write(workload.first())
         before = room.ends(room.inputs)
         say("starts")
@@ -73,7 +100,7 @@ def latency(bootstrap: str, base: list[str], system: System, scale: float, cores
             outcome.start_up = running.first_output()
             running.settle(before)
             say("works")
-            due = _paced(room, running, WARM_UP * min(1, 10 * scale) + SECONDS * min(1, 10 * scale))
+            due = _paced(room, running, CELLS[name], WARM_UP * min(1, 10 * scale) + SECONDS * min(1, 10 * scale))
             _await(running, arrivals, due)
             counted = list(due)[int(len(due) * WARM_UP / (WARM_UP + SECONDS)) :]
             took = sorted(arrivals.times[key] - due[key] for key in counted)
@@ -82,7 +109,7 @@ def latency(bootstrap: str, base: list[str], system: System, scale: float, cores
     return outcome
 
 
-def _paced(room: Room, running: Running, seconds: float) -> dict[bytes, float]:
+def _paced(room: Room, running: Running, cell: LatencyCell, seconds: float) -> dict[bytes, float]:
     """Sends a record each millisecond; when which key was due."""
     settings = {"bootstrap.servers": room.bootstrap, "partitioner": "murmur2_random", "linger.ms": 0}
     producer, due = Producer(settings), dict[bytes, float]()
@@ -91,9 +118,9 @@ def _paced(room: Room, running: Running, seconds: float) -> dict[bytes, float]:
         at = begun + i / RATE
         if (early := at - time.monotonic()) > 0:
             time.sleep(early)
-        key = b"key-%d" % i
-        due[key] = at
-        producer.produce(room.inputs[0], b"x", key, timestamp=int(time.time() * 1000))
+        key, value = cell.record(i)
+        due[output_key(i)] = at
+        producer.produce(room.inputs[0], value, key, timestamp=int(time.time() * 1000))
         producer.poll(0)
         if i % RATE == 0:
             running.check()

@@ -30,7 +30,9 @@ two topics in the order of time only as far as their records have arrived.
   while it worked on the backlog.
 - **start s**: from the start of its processes until its first output can be read.
 - **latency**: a producer sends 1,000 records a second, a consumer reads what is committed; from when a record is due
-  until its output is read, 30 seconds after 30 that are not counted: those that a JVM takes to warm up.
+  until its output is read, 30 seconds after 30 that are not counted: those that a JVM takes to warm up. With one
+  repartition it is a word count with a word in every line; with two the counts are grouped and counted again.
+  Kafka Streams with `commit.interval.ms=10` is a further row; goals are about Kafka Streams as it comes.
 - **times this**: how often Headrace's records/s are those of the row, or its p50 that of the row.
 - **one core**: all processes of the system on one core, with one thread; the broker may use both.
 """

@@ -18,6 +18,8 @@ PROGRAMS = HERE / "programs"
 BUILD = ROOT / "build" / "peers"
 
 BARE, HEADRACE, KAFKA_STREAMS, QUIX, FAUST = "bare", "headrace", "kafka-streams", "quix", "faust"
+KAFKA_STREAMS_10 = "kafka-streams-10"  # with commit.interval.ms=10
+REPARTITIONED = "latency-"  # how the names begin of latencies with repartitions
 
 
 @dataclass(frozen=True)
@@ -35,6 +37,13 @@ class System:
     on_backlog: frozenset[str] = frozenset()  # workloads whose backlog must be there, visible, when it starts
     environment: Mapping[str, str] = field(default_factory=dict)
     limit: float = 180.0  # seconds for a backlog; of a slow one so much is seen after a minute
+    only_latency: bool = False
+    repartitions: bool = False  # it has programs for latencies with repartitions
+
+    def is_measured_on(self, workload: str) -> bool:
+        if workload.startswith(REPARTITIONED):
+            return self.repartitions
+        return workload == "latency" or not self.only_latency
 
     def commands(
         self, base: list[str], workload: str, bootstrap: str, room: str, folder: Path, threads: int
@@ -110,6 +119,7 @@ SYSTEMS = {
             "Spark `local[2]`, `processing.guarantee=exactly_once_v2`, `num.stream.threads=2`, all else as it comes",
             _own("run_headrace.py"),
             environment={"PYTHONPATH": _PATHS},
+            repartitions=True,
         ),
         System(
             KAFKA_STREAMS,
@@ -117,6 +127,16 @@ SYSTEMS = {
             "4.3.1, Java, `processing.guarantee=exactly_once_v2`, `num.stream.threads=2`, all else as it comes (commit "
             "interval 100 ms, 10 MB of caches, RocksDB); JSON by Jackson; `-Xmx2g`",
             _kafka_streams,
+            repartitions=True,
+        ),
+        System(
+            KAFKA_STREAMS_10,
+            "Kafka Streams, `commit.interval.ms=10`",
+            "as above, but it commits every 10 ms instead of every 100. Only latencies are measured",
+            _kafka_streams,
+            environment={"COMMIT_INTERVAL_MS": "10"},
+            only_latency=True,
+            repartitions=True,
         ),
         System(
             QUIX,

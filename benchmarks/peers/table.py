@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from rich.table import Table
 
-from benchmarks.peers.cells import LATENCY, Cell
+from benchmarks.peers.cells import LATENCIES, Cell
 from benchmarks.peers.goals import Outcomes, times, wanted
 from benchmarks.peers.outcome import Outcome
 from benchmarks.peers.systems import SYSTEMS
@@ -27,8 +27,8 @@ COLUMNS = (
 
 
 def title_of(name: str, cores: int, scale: float) -> str:
-    if name == LATENCY:
-        return "latency of W5"
+    if name in LATENCIES:
+        return LATENCIES[name].title
     prefix = "" if name.startswith("S") else f"{name} "
     return f"{prefix}{workload(name, scale).title}" + (", one core" if cores == 1 else "")
 
@@ -60,7 +60,7 @@ def row(outcomes: Outcomes, outcome: Outcome) -> list[str]:
         p99,
         p999,
         _shown(ratio, ".2f"),
-        "" if goal is None else f"{'≤' if outcome.workload == LATENCY else '≥'} {goal:g}",
+        "" if goal is None else f"{'≤' if outcome.workload in LATENCIES else '≥'} {goal:g}",
     ]
 
 
@@ -82,7 +82,7 @@ def is_met(outcomes: Outcomes, cell: Cell) -> bool | None:
     reached, target = times(outcomes, cell), wanted(cell)
     if reached is None or target is None:
         return None
-    return reached <= target if cell[0] == LATENCY else reached >= target
+    return reached <= target if cell[0] in LATENCIES else reached >= target
 
 
 def table(outcomes: Outcomes, scale: float) -> Table:

@@ -49,7 +49,8 @@ public class KafkaStreamsPeer {
         StreamsBuilder builder = new StreamsBuilder();
         String room = arguments[2];
         switch (arguments[0]) {
-            case "W1" -> wordCount(builder, room);
+            case "W1", "latency-1" -> wordCount(builder, room);
+            case "latency-2" -> countsCountedAgain(builder, room);
             case "W2" -> stockStatistics(builder, room);
             case "W3" -> clickstream(builder, room);
             case "W4" -> orderFilter(builder, room);
@@ -63,6 +64,9 @@ public class KafkaStreamsPeer {
         settings.put(StreamsConfig.NUM_STREAM_THREADS_CONFIG, Integer.parseInt(arguments[4]));
         settings.put(StreamsConfig.PROCESSING_GUARANTEE_CONFIG, StreamsConfig.EXACTLY_ONCE_V2);
         settings.put(StreamsConfig.REPLICATION_FACTOR_CONFIG, 1);
+        if (System.getenv("COMMIT_INTERVAL_MS") != null) {
+            settings.put(StreamsConfig.COMMIT_INTERVAL_MS_CONFIG, Long.parseLong(System.getenv("COMMIT_INTERVAL_MS")));
+        }
         KafkaStreams streams = new KafkaStreams(builder.build(), settings);
         CountDownLatch over = new CountDownLatch(1);
         streams.setUncaughtExceptionHandler(error -> {
@@ -138,6 +142,18 @@ public class KafkaStreamsPeer {
         builder.stream(room + "-in", Consumed.with(STRING, STRING))
             .groupByKey()
             .count(Materialized.as("counts"))
+            .toStream()
+            .to(room + "-out", Produced.with(STRING, LONG));
+    }
+
+    static void countsCountedAgain(StreamsBuilder builder, String room) {
+        builder.stream(room + "-lines", Consumed.with(STRING, STRING))
+            .flatMapValues(line -> Arrays.asList(line.toLowerCase().split("\\W+")))
+            .groupBy((key, word) -> word, Grouped.with(STRING, STRING))
+            .count(Materialized.as("counts"))
+            .toStream()
+            .groupBy((word, count) -> word, Grouped.with(STRING, LONG))
+            .count(Materialized.as("changes"))
             .toStream()
             .to(room + "-out", Produced.with(STRING, LONG));
     }

@@ -64,6 +64,21 @@ def count_by_key(builder: StreamsBuilder, room: str) -> None:
     grouped.count(store="counts").to_stream().to(f"{room}-out", key=serde.STRING, value=serde.LONG)
 
 
+def counts_counted_again(builder: StreamsBuilder, room: str) -> None:
+    """Two repartitions."""
+    (
+        builder.stream(f"{room}-lines", key=serde.STRING, value=serde.STRING)
+        .flat_map_values(words_of)
+        .group_by(lambda word: word, key=serde.STRING, value=serde.STRING)
+        .count(store="counts")
+        .to_stream()
+        .group_by(lambda word, count: word, key=serde.STRING, value=serde.LONG)
+        .count(store="changes")
+        .to_stream()
+        .to(f"{room}-out", key=serde.STRING, value=serde.LONG)
+    )
+
+
 def relay(builder: StreamsBuilder, room: str) -> None:
     builder.stream(f"{room}-in", key=serde.BYTES, value=serde.BYTES).to(
         f"{room}-out", key=serde.BYTES, value=serde.BYTES
@@ -77,6 +92,8 @@ PROGRAMS: dict[str, Callable[[StreamsBuilder, str], None]] = {
     "W4": order_filter,
     "W5": count_by_key,
     "latency": count_by_key,
+    "latency-1": word_count,
+    "latency-2": counts_counted_again,
 }
 
 
