@@ -10,10 +10,11 @@ from headrace.checkpoint.receipt import Receipt
 from headrace.log.protocol import Chunk, Records
 from headrace.model.ids import TaskId, TopicPartition
 from headrace.model.record import Sample
+from headrace.query.history import BatchLatency
 from headrace.query.metrics import NodeIndex
 from headrace.runtime.rows import PartitionBatch, batch_rows
 from headrace.spark import stats, wire_format
-from headrace.spark.stats import CUT, SHOWN, ApplicationStats, TaskStats, count_by_topic, count_outputs
+from headrace.spark.stats import CUT, REMEMBERED, SHOWN, ApplicationStats, TaskStats, count_by_topic, count_outputs
 
 IN = TopicPartition("lines", 0)
 TASK = TaskId(0, 0)
@@ -155,6 +156,17 @@ def test_counts_are_those_of_the_nodes_by_which_records_come_and_go(totals):
     assert seen["stream_times"] == {f"{first}": 500, f"{second}": 400}
     assert (seen["restored"], seen["restored_entries"], seen["restored_seconds"]) == ({"restored": 2}, 140, 0.04)
     assert (seen["latency"].count, seen["latency"].least, seen["latency"].most) == (20, 105, 150)
+    assert seen["latencies"] == {0: BatchLatency(wait=50, p50=150, p99=150)}
+
+
+def test_the_latencies_of_the_last_batches_are_kept(totals):
+    task = TaskId(0, 0)
+    for number in range(REMEMBERED + 10):
+        ages = [] if number == 5 else [number]
+        totals.add([replace(receipt(task), number=number)], [tally(task, {}, {}, ages=ages, aged=1)], clock=0, now=3)
+    kept = totals.observed()["latencies"]
+    assert list(kept) == list(range(10, REMEMBERED + 10))
+    assert kept[20] == BatchLatency(wait=20, p50=23, p99=23)
 
 
 def test_edges_are_known_through_nodes_that_hand_on_every_record(totals):

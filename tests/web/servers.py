@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 
 from headrace.model.ids import TopicPartition
 from headrace.query import Follower
-from headrace.query.history import LatencyHistogram
+from headrace.query.history import BatchLatency, LatencyHistogram
 from headrace.query.status import ApplicationReport, SampledRecord, SlotReport
 from headrace.web import ApplicationView, Server
 from tests.query.programs import every_kind, finished
@@ -65,6 +65,7 @@ def counted() -> dict[str, Any]:
         "restored_entries": 70,
         "restored_seconds": 0.5,
         "latency": latencies(),
+        "latencies": {4: BatchLatency(wait=5, p50=30, p99=80)},
         "slots": [
             SlotReport(0, "one", 11, ("0_0", "1_0"), {"0_1": 0}),
             SlotReport(1, "two", 12, ("0_1",), {"0_0": 2, "1_0": 0}),

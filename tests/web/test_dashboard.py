@@ -10,6 +10,7 @@ from playwright.sync_api import expect
 from headrace import StreamsBuilder, serde
 from headrace.query import Follower
 from headrace.query.client import Client
+from headrace.query.history import BatchLatency
 from headrace.query.status import SampledRecord
 from headrace.topology.describe import describe
 from headrace.web import ApplicationView, Server
@@ -100,6 +101,47 @@ def test_every_node_is_in_the_graph_and_shows_its_stores(page):
         assert page.text_content("#rows tbody tr td") == "k0"
         page.click("#node-close")
         expect(page.locator("#node-panel")).to_be_hidden()
+
+
+def test_the_latency_chart_shows_the_time_from_log_to_log_and_where_it_goes(page):
+    cluster = finished(limit=3)
+    numbers = range(100)
+    phases = {"plan": 2.0, "run": 20.0, "level 0": 8.0, "level 1": 4.0, "exchange": 3.0, "commit": 4.0, "deliver": 10.0}
+    application = FakeApplication(
+        ends=ends(cluster),
+        phases=dict.fromkeys(numbers, phases),
+        latencies={number: BatchLatency(wait=5, p50=31, p99=31 + number) for number in numbers},
+    )
+    with served(cluster, application, interval=50) as server:
+        live(page, server.url)
+        for _ in range(3):
+            feed(cluster.log, [("new", "x")])
+            cluster.run()
+            has(page, "#batch", f"{cluster.coordinator.ledger.number}")
+        last = ask(server.url, "/api/batches").json["batches"][-1]
+        assert last["latency"] == {"wait": 5, "p50": 41.0, "p99": 41.0 + last["number"]}
+        has(page, "#latency-p50", "41 ms")
+        has(page, "#latency-p99", f"{41 + last['number']} ms")
+        points = {name: page.get_attribute(f"#latency-chart .{name}", "points").split() for name in ("p50", "p99")}
+        assert len(points["p50"]) == len(points["p99"]) == 4
+        heights = [float(point.split(",")[1]) for point in points["p99"]]
+        assert heights == sorted(heights, reverse=True)  # it takes longer and longer, and down is short
+        parts = {
+            at.get_attribute("data-part"): at.text_content() for at in page.query_selector_all("#latency-legend span")
+        }
+        assert parts == {
+            "wait": "wait 5.0 ms", "plan": "plan 2.0 ms", "level 0": "level 0 8.0 ms", "level 1": "level 1 4.0 ms",
+            "exchange": "exchange 3.0 ms", "orders and receipts": "orders and receipts 5.0 ms",
+            "commit": "commit 4.0 ms", "deliver": "deliver 10 ms",
+        }  # fmt: skip
+        assert page.locator("#latency-parts .part").count() == len(parts)
+
+
+def test_without_latencies_there_is_no_chart_of_them(page):
+    cluster = finished(limit=3)
+    with served(cluster, report_of(cluster), interval=50) as server:
+        live(page, server.url)
+        expect(page.locator("#latency-panel")).to_be_hidden()
 
 
 SOURCE, UPPER, SINK = "KSTREAM-SOURCE-0000000000", "KSTREAM-MAPVALUES-0000000007", "KSTREAM-SINK-0000000008"

@@ -19,7 +19,7 @@ def test_every_number_is_that_of_the_application():
     cluster = finished(limit=3)
     application = FakeApplication(
         ends={at: end + 2 for at, end in ends(cluster).items()},
-        phases={3: {"plan": 5.0}, 4: {"plan": 10.0, "commit": 20.0}},
+        phases={3: {"plan": 5.0}, 4: {"plan": 10.0, "commit": 20.0, "deliver": 10.0}},
         **counted(),
         delivered=4,
     )
@@ -37,6 +37,9 @@ def test_every_number_is_that_of_the_application():
     assert lag == {("0", "0_1"): 0, ("0_0", "1"): 2, ("1", "1_0"): 0}
     assert found["headrace_task_moves_total",] == 3
     assert found["headrace_batch_phase_seconds", "commit"] == 0.02
+    assert found["headrace_log_to_log_seconds", "0.5"] == 0.04
+    assert found["headrace_log_to_log_seconds", "0.99"] == 0.09
+    assert found["headrace_log_wait_seconds",] == 0.005
     assert sum(v for k, v in found.items() if k[0] == "headrace_records_in_total") == 60
     assert {v for k, v in found.items() if k[0] == "headrace_lag_records"} == {2}
     assert found["headrace_records_out_total", "out"] == 30

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import NamedTuple
 
 from headrace.checkpoint.manifest import Manifest
 
@@ -56,6 +57,38 @@ class LatencyHistogram:
         other = LatencyHistogram()
         other.counts, other.sum, other.least, other.most = list(self.counts), self.sum, self.least, self.most
         return other
+
+
+class BatchLatency(NamedTuple):
+    """How long the records of a batch took, in ms: the median wait in the log, and from timestamp to commit."""
+
+    wait: float
+    p50: float
+    p99: float
+
+    @classmethod
+    def of(cls, ages: Iterable[tuple[Sequence[int], int]], elapsed: int) -> BatchLatency | None:
+        """Computes it from samples of ages when the batch began, each with the number of records that it stands for.
+
+        `elapsed` is how long the batch took. None if the batch has read no records.
+
+        >>> BatchLatency.of([([5, 7], 2), ([100], 98)], elapsed=10)
+        BatchLatency(wait=100, p50=110, p99=110)
+        """
+        weighted = sorted((age, records / len(some)) for some, records in ages if some for age in some)
+        if not weighted:
+            return None
+        p50, p99 = (_percentile(weighted, share) for share in (0.5, 0.99))
+        return cls(max(0, p50), max(0, p50 + elapsed), max(0, p99 + elapsed))
+
+
+def _percentile(weighted: Sequence[tuple[int, float]], share: float) -> int:
+    left = share * sum(weight for _, weight in weighted)
+    for value, weight in weighted:
+        left -= weight
+        if left < 0:
+            return value
+    return weighted[-1][0]
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from headrace.model.ids import TopicPartition
 from headrace.model.record import Sample
 from headrace.model.windows import Windowed
 from headrace.query.follower import Follower
-from headrace.query.history import LatencyHistogram
+from headrace.query.history import BatchLatency, LatencyHistogram
 from headrace.query.json_values import dump_json
 from headrace.runtime.task import serdes_of
 from headrace.serde.protocol import Serde
@@ -91,6 +91,7 @@ class ApplicationReport:
     restored_entries: int = 0
     restored_seconds: float = 0.0
     latency: LatencyHistogram = field(default_factory=LatencyHistogram)  # from a record's timestamp to its commit
+    latencies: Mapping[int, BatchLatency] = field(default_factory=dict[int, BatchLatency])  # of the last batches
 
 
 class RunningApplication(Protocol):
@@ -194,9 +195,22 @@ def summarize_batches(follower: Follower, report: ApplicationReport, last: int =
             "outbox_bytes": batch.outbox_bytes,
             "carried": batch.carried,
             "phases": dict(report.phases.get(batch.number, {})),
+            "latency": describe_latency(report, batch.number),
         }
         for batch in follower.history.batches()[-last:]
     ]
+
+
+def describe_latency(report: ApplicationReport, number: int) -> dict[str, float] | None:
+    """Return how many ms the records of a batch took from log to log; None if it read none.
+
+    As long as the results are not in the log, it is the time until the commit.
+    """
+    latency = report.latencies.get(number)
+    if latency is None:
+        return None
+    deliver = report.phases.get(number, {}).get("deliver", 0.0)
+    return {"wait": latency.wait, "p50": latency.p50 + deliver, "p99": latency.p99 + deliver}
 
 
 # ---------------------------------------------------------------------------------------------------- sampled records

@@ -19,7 +19,7 @@ from headrace.checkpoint.receipt import Receipt
 from headrace.log.protocol import Chunk
 from headrace.model.ids import TaskId, TopicPartition
 from headrace.model.record import Sample
-from headrace.query.history import LatencyHistogram
+from headrace.query.history import BatchLatency, LatencyHistogram
 from headrace.query.metrics import NodeIndex
 from headrace.runtime.rows import Output, PartitionBatch
 from headrace.spark import wire_format
@@ -170,6 +170,7 @@ def _sample(topic: str, partition: int, offset: int, key: bytes | None, value: b
 
 
 SHOWN = 8  # samples of a node
+REMEMBERED = 120  # batches whose latencies are kept
 
 
 class ApplicationStats:
@@ -183,11 +184,12 @@ class ApplicationStats:
         self._dropped: defaultdict[str, Counter[str]] = defaultdict(Counter)  # by task and reason
         self._restored, self._restored_entries, self._restored_ms = Counter[str](), 0, 0.0
         self._latencies = LatencyHistogram()
+        self._batch_latencies: dict[int, BatchLatency] = {}
         self._samples: defaultdict[str, deque[Sample]] = defaultdict(lambda: deque(maxlen=SHOWN))
         self._batches = 0
         self.sizes: dict[str, int] = {}  # average bytes of a record, by topic, in the last batch that read the topic
 
-    def add(self, receipts: Iterable[Receipt], tallies: Iterable[wire_format.Tally], clock: int, now: int) -> None:
+    def add(self, receipts: Iterable[Receipt], tallies: Sequence[wire_format.Tally], clock: int, now: int) -> None:
         """Adds a batch that was planned at `clock` and committed at `now`."""
         attempts, sizes = {receipt.attempt: receipt for receipt in receipts}, dict[str, int]()
         with self._lock:
@@ -204,6 +206,13 @@ class ApplicationStats:
                         sizes[topic] = max(size, sizes.get(topic, 0))
                     self._latencies.add(tally.ages, tally.aged, now - clock)
             self.sizes = {**self.sizes, **sizes}
+            counted = [(tally.ages, tally.aged) for tally in tallies if tally.attempt in attempts]
+            latency = BatchLatency.of(counted, now - clock)
+            if latency is not None:
+                number = max(receipt.number for receipt in attempts.values())
+                self._batch_latencies[number] = latency
+                if len(self._batch_latencies) > REMEMBERED:
+                    del self._batch_latencies[next(iter(self._batch_latencies))]
 
     def _count(self, tally: wire_format.Tally) -> None:
         index, task = self._index, str(TaskId(tally.stage, tally.partition))
@@ -247,6 +256,7 @@ class ApplicationStats:
                 "restored_entries": self._restored_entries,
                 "restored_seconds": self._restored_ms / 1000,
                 "latency": self._latencies.copy(),
+                "latencies": dict(self._batch_latencies),
             }
         return {**known, "edges": self._index.count_edges(nodes)}
 

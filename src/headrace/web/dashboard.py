@@ -26,9 +26,11 @@ STATIC = {
     "style.css": "text/css; charset=utf-8",
     "dashboard.js": "text/javascript; charset=utf-8",
     "graph.js": "text/javascript; charset=utf-8",
+    "latency.js": "text/javascript; charset=utf-8",
     "node.js": "text/javascript; charset=utf-8",
     "stores.js": "text/javascript; charset=utf-8",
 }
+UNDELIVERED = 3  # last batches of an event that come again in the next one: their results may not have been in the log
 POLL = 0.1  # seconds between two checks whether the server stops
 ACTIONS = ("pause", "resume", "snapshot", "stop")  # methods of RunningApplication
 
@@ -153,7 +155,7 @@ class DashboardEndpoints:
             "dropped": {str(number): reasons for number, reasons in view.dropped(report).items()},
             "counts": dict(report.nodes),
             "edges": [[*edge, count] for edge, count in report.edges.items()],
-            "batches": [batch for batch in view.batches(report) if batch["number"] > last],
+            "batches": [batch for batch in view.batches(report) if batch["number"] > last - UNDELIVERED],
             "stores": {store["name"]: store["entries"] for store in view.follower.snapshot.summarize_stores()},
         }
 

@@ -12,7 +12,7 @@ from starlette.routing import Route
 
 from headrace.errors import StoreNotReadyError
 from headrace.query.follower import Snapshot
-from headrace.query.status import ApplicationReport
+from headrace.query.status import ApplicationReport, describe_latency
 from headrace.web.dashboard_json import ApplicationView
 
 TEXT = "text/plain; version=0.0.4; charset=utf-8"
@@ -83,6 +83,12 @@ def _batch_metrics(view: ApplicationView, snapshot: Snapshot, report: Applicatio
     yield GaugeMetricFamily("headrace_copy_age_seconds", "Seconds since the copy was certainly the last batch", age)
     seconds = {phase: ms / 1000 for phase, ms in sorted(phases.items())}
     yield _gauge("headrace_batch_phase_seconds", "Phases of the last batch", "phase", seconds)
+    latency = describe_latency(report, max(report.latencies, default=-1))
+    if latency is not None:
+        quantiles = {"0.5": latency["p50"] / 1000, "0.99": latency["p99"] / 1000}
+        yield _gauge("headrace_log_to_log_seconds", "Records of the last batch, from log to log", "quantile", quantiles)
+        wait = latency["wait"] / 1000
+        yield GaugeMetricFamily("headrace_log_wait_seconds", "Median wait in the log before the last batch", wait)
 
 
 def _slot_metrics(report: ApplicationReport) -> Iterable[Metric]:

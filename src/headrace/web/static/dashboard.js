@@ -1,6 +1,7 @@
 // The page: reads what stands still once, and what moves from one stream of events.
 
 import { draw } from "./graph.js";
+import { showLatency } from "./latency.js";
 import { follow, showNode } from "./node.js";
 import { ask, bytes, counts, list } from "./stores.js";
 
@@ -143,8 +144,9 @@ const showDurability = (told) => {
 };
 
 const show = (told) => {
-  const first = batches.length ? batches[batches.length - 1].number : -1;
-  batches = [...(told.batches.some((batch) => batch.number <= first) ? [] : batches), ...told.batches].slice(-200);
+  // The last batches come again, because their results were not in the log yet; after a reset the numbers begin anew.
+  const first = told.batches.length ? told.batches[0].number : Infinity;
+  batches = [...batches.filter((batch) => batch.number < first), ...told.batches].slice(-200);
   showStatus(told.status);
   showDurability(told.durability);
   showRates(told.status, told.counts, told.edges);
@@ -152,6 +154,7 @@ const show = (told) => {
   follow();
   counts(told.stores);
   showBatches();
+  showLatency(batches);
 };
 
 const connected = (words) => { $("connection").textContent = words; };
