@@ -15,7 +15,7 @@ from headrace.config import Config
 from headrace.log.protocol import Chunk, Records
 from headrace.model.ids import TaskId, TopicPartition
 from headrace.plan.subtopologies import plan
-from headrace.runtime.operators.bulk_counts import counted_topics
+from headrace.runtime.operators.aggregate import counted_topics
 from headrace.runtime.rows import Input, Inputs, PartitionBatch, batch_outputs, batch_rows, read_batches
 from headrace.runtime.task import Task, TaskEnvironment
 from headrace.state.engine import MemoryEngine, Version

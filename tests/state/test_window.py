@@ -49,15 +49,15 @@ def test_an_expired_put_is_dropped_in_memory_at_once_and_on_disk_when_its_segmen
     assert drops[-1] == ("expired window", 1)
 
 
-@pytest.mark.parametrize("between", [lambda state, number: state.commit(Version(number, "a")), lambda state, _: None])
-def test_an_update_after_its_interval_was_removed_is_removed_too(between):
-    state, store = windows(WindowKind(10, 10))
-    for number, start in enumerate([0, 200_000, 70_000, 400_000]):  # 70,000 is late
-        store.update(store.row("k") + encode_window(b"", start)[-8:], "v", start, known=False)
-        between(state, number)
-    state.commit(Version(9, "a"))
-    assert starts(store.all()) == [400_000]
-    assert [decode_window(place)[1] for place, _ in store.table.scan()] == [400_000]
+def test_an_update_of_an_interval_that_was_removed_is_removed_too(monkeypatch):
+    monkeypatch.setattr(expiry, "LINGERING", 0)
+    spec = StoreSpec("windows", WindowKind(10, 10), STRING, STRING, caching=True)
+    state = opened_state(spec, MemoryEngine(), caching=True)  # so that the store keeps a late update
+    store = state.store("windows")
+    for number, (key, start) in enumerate([("k", 0), ("other", 200_000), ("k", 5), ("other", 400_000)]):
+        store.update(store.row(key) + encode_window(b"", start)[-8:], "v", start, known=False)
+        state.commit(Version(number, "a"))
+    assert [decode_window(place) for place, _ in store.table.scan()] == [(b"other", 400_000)]
 
 
 def test_an_update_after_a_rollback_is_removed_when_it_has_expired():

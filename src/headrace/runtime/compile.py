@@ -11,12 +11,11 @@ from headrace.model.ids import TaskId
 from headrace.model.timestamps import RECORD, extractor_of
 from headrace.runtime.buffers import Buffers
 from headrace.runtime.context import Context, TransformerContext
-from headrace.runtime.environment import Env
+from headrace.runtime.environment import Emit, Env, fan_out
 from headrace.runtime.failures import Failures
 from headrace.runtime.lookup import feeds_aggregate, feeds_suppressed_aggregate
 from headrace.runtime.operators import (
     aggregate,
-    bulk_counts,
     foreign_key_join,
     process,
     session_aggregate,
@@ -29,8 +28,7 @@ from headrace.runtime.operators import (
     table_join,
     window_aggregate,
 )
-from headrace.runtime.operators.bulk_counts import counted_topics, counter_of
-from headrace.runtime.operators.emit import Emit, fan_out
+from headrace.runtime.operators.aggregate import counted_topics, counter_of
 from headrace.runtime.punctuation import Punctuations
 from headrace.runtime.serdes import Serdes
 from headrace.runtime.tables import keyed, lookup_in
@@ -228,8 +226,8 @@ class Compiler:
         counter = counter_of(self.graph, node, self.config)
         if counter is None or extract is not RECORD:
             return inlet
-        add = bulk_counts.add_counts(counter, self.env, self._below(counter.name))
-        tally = bulk_counts.tally(key, value, keyed(self.env.store(counter.store)).place, self.env, add)
+        add = aggregate.add_counts(counter, self.env, self._below(counter.name))
+        tally = aggregate.tally(key, value, keyed(self.env.store(counter.store)).place, self.env, add)
         return inlet._replace(tally=tally, add=self.failures.guard(counter.name, add))
 
     def _below(self, name: str) -> Emit:
@@ -247,7 +245,7 @@ class Compiler:
             node = replace(node, partitioner=foreign_key_join.back_to_asker)
         sink = source_sink.sink(node, serdes, inner, self.outlet, self.env, self.failures)
         if node.topic in self._counted:
-            send, flush = bulk_counts.combine(node, serdes, self.outlet, self.env, self.failures, sink)
+            send, flush = aggregate.combine(node, serdes, self.outlet, self.env, self.failures, sink)
             self.program.combined.append(flush)
             return send
         return sink

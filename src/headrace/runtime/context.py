@@ -11,8 +11,7 @@ from headrace.hints import explain_attributes
 from headrace.model.ids import TaskId
 from headrace.model.record import FixedKeyRecord, Record, RecordMetadata
 from headrace.model.windows import milliseconds
-from headrace.runtime.environment import Env
-from headrace.runtime.operators.emit import Emit, fan_out
+from headrace.runtime.environment import Emit, Env, fan_out
 from headrace.runtime.punctuation import Punctuations, Schedule
 from headrace.state.read_only import ReadOnly
 from headrace.state.spec import StoreSpec, store_name

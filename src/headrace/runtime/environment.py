@@ -1,16 +1,19 @@
-"""What the operators of a task share: the current record, the time, the state, and the result of a batch."""
+"""What the operators of a task share: the current record, the time, the state, how they emit, and the result."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from headrace.model.ids import TopicPartition
-from headrace.model.record import RecordMetadata
+from headrace.model.record import Headers, RecordMetadata
 from headrace.runtime.rows import CountOutput, Order, Output, Row
 from headrace.state.delta import Delta
 from headrace.state.task_state import TaskState
+
+# (key, value, timestamp, headers). Positional arguments, no record object: a hop costs a function call and no more.
+Emit = Callable[[Any, Any, int, Headers], None]
 
 
 class Result(NamedTuple):
@@ -83,3 +86,67 @@ class Env:
     )  # by store: flushes its cache
     postponed: list[Postponed] = field(default_factory=list[Postponed])
     caches: dict[str, Any] = field(default_factory=dict[str, Any])  # by store: its cache
+
+
+# ------------------------------------------------------------------------------------------------------------ emitting
+def nowhere(key: Any, value: Any, timestamp: int, headers: Headers) -> None:
+    """The emit function of a node without children."""
+
+
+def fan_out(children: Sequence[Emit]) -> Emit:
+    """One call for all children, in their order."""
+    match children:
+        case []:
+            return nowhere
+        case [only]:
+            return only
+        case [first, second]:
+
+            def both(key: Any, value: Any, timestamp: int, headers: Headers) -> None:
+                first(key, value, timestamp, headers)
+                second(key, value, timestamp, headers)
+
+            return both
+        case _:
+            every = tuple(children)
+
+            def all_of_them(key: Any, value: Any, timestamp: int, headers: Headers) -> None:
+                for child in every:
+                    child(key, value, timestamp, headers)
+
+            return all_of_them
+
+
+NEVER_CLOSED = -1
+
+
+class Closing:
+    """Decides when to look for closed windows: the close time has moved, and the emit interval has passed."""
+
+    __slots__ = ("env", "here", "interval", "last", "name", "next", "postponed")
+
+    def __init__(self, name: str, env: Env) -> None:
+        self.name, self.env, self.here, self.interval = name, env, env.here, env.emit_interval
+        self.next = env.state.cell(f"{name}/next emission", 0)  # wall clock
+        self.last = env.state.cell(f"{name}/last close", NEVER_CLOSED)  # the close time of the last emission
+        self.postponed = env.state.cell(f"{name}/postponed close", NEVER_CLOSED)  # the close time that came too early
+
+    def due(self, close_time: int) -> bool:
+        clock = self.here.clock
+        if clock < self.next.value:
+            if close_time > self.last.value:
+                self.postponed.value = close_time
+            return False
+        self.next.value, self.postponed.value = clock + self.interval, NEVER_CLOSED
+        return self.last.value == NEVER_CLOSED or self.last.value < close_time
+
+    def make_up(self, emit: Callable[[int, Headers], None]) -> None:
+        """Registers the postponed emission to run by the wall clock, if no record triggers it before."""
+        due, postponed = self.next, self.postponed
+        self.env.postponed.append(
+            Postponed(
+                self.name,
+                lambda: None if postponed.value == NEVER_CLOSED else due.value,
+                lambda: emit(postponed.value, ()),
+            )
+        )

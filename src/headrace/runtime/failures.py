@@ -11,8 +11,7 @@ from typing import Any, NamedTuple
 from headrace.errors import ProcessingError, SerializationError, StreamsError
 from headrace.model.ids import TaskId
 from headrace.model.record import Headers, Record
-from headrace.runtime.environment import CurrentRecord
-from headrace.runtime.operators.emit import Emit
+from headrace.runtime.environment import CurrentRecord, Emit
 from headrace.runtime.rows import Output
 
 log = logging.getLogger(__name__)

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 from headrace.log.protocol import Chunk, Records
 from headrace.model.ids import TopicPartition
 from headrace.model.record import Headers
-from headrace.runtime.time_heap import TimeHeap
+from headrace.runtime.punctuation import TimeHeap
 
 # The place of a record in its batch: the largest timestamp of its partition so far, topic, partition and offset. Every
 # row inherits the order of the record that caused it. Rows that no record caused have the empty order, the first one.

@@ -31,10 +31,10 @@ from headrace.model.timestamps import epoch_milliseconds
 from headrace.model.windows import milliseconds
 from headrace.plan.subtopologies import global_nodes
 from headrace.runtime.environment import Result
+from headrace.runtime.punctuation import TimeHeap
 from headrace.runtime.rows import Decoded, Inputs, Output, Row
 from headrace.runtime.serdes import serdes_of
 from headrace.runtime.task import Task, TaskEnvironment
-from headrace.runtime.time_heap import TimeHeap
 from headrace.serde.protocol import Serde
 from headrace.state.engine import MemoryEngine, Version
 from headrace.state.spec import StoreSpec, store_name

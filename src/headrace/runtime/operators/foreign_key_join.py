@@ -12,8 +12,7 @@ from hashlib import blake2b
 from typing import Any
 
 from headrace.model.record import Change, Headers
-from headrace.runtime.environment import Env
-from headrace.runtime.operators.emit import Emit
+from headrace.runtime.environment import Emit, Env
 from headrace.serde.internal import Instruction, Response, Subscription
 from headrace.serde.protocol import Serde
 from headrace.state.key_value import Subscriptions

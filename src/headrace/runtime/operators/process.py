@@ -7,7 +7,7 @@ from typing import Any
 from headrace.errors import StreamsError, TopologyError
 from headrace.model.record import FixedKeyRecord, Headers, Record
 from headrace.runtime.context import Context
-from headrace.runtime.operators.emit import Emit
+from headrace.runtime.environment import Emit
 from headrace.topology.nodes import Process
 
 

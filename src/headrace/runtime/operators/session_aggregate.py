@@ -7,8 +7,7 @@ from typing import Any
 
 from headrace.model.record import Headers
 from headrace.model.windows import Window, Windowed
-from headrace.runtime.environment import Env
-from headrace.runtime.operators.emit import Closing, Emit
+from headrace.runtime.environment import Closing, Emit, Env
 from headrace.runtime.tables import forwarder, is_cached
 from headrace.state.session import Sessions
 from headrace.topology.nodes import SessionAggregate

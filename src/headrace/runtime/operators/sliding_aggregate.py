@@ -13,8 +13,7 @@ from typing import Any
 
 from headrace.model.record import Headers, stamped
 from headrace.model.windows import Window, Windowed
-from headrace.runtime.environment import Env
-from headrace.runtime.operators.emit import NEVER, Closing, Emit
+from headrace.runtime.environment import NEVER_CLOSED, Closing, Emit, Env
 from headrace.runtime.tables import forwarder
 from headrace.state.window import WindowedValues
 from headrace.topology.nodes import SlidingAggregate
@@ -170,13 +169,13 @@ def sliding_aggregate(node: SlidingAggregate, env: Env, emit: Emit, *, true_old:
 
 def emit_closed(node: SlidingAggregate, env: Env, store: WindowedValues, emit: Emit) -> Callable[[int, Headers], None]:
     closing, difference = Closing(node.name, env), node.windows.difference
-    store.hold_back(0 if closing.last.value == NEVER else max(0, closing.last.value - difference))
+    store.hold_back(0 if closing.last.value == NEVER_CLOSED else max(0, closing.last.value - difference))
 
     def run(close_time: int, headers: Headers) -> None:
         last = close_time - difference - 1
         if not closing.due(close_time) or last < 0:
             return
-        first = 0 if closing.last.value == NEVER else max(0, closing.last.value - difference)
+        first = 0 if closing.last.value == NEVER_CLOSED else max(0, closing.last.value - difference)
         for key, (value, timestamp) in store.by_time(first, last):
             emit(key, (value, None, True), timestamp, headers)
         closing.last.value = close_time

@@ -10,9 +10,8 @@ from headrace.errors import StreamsError
 from headrace.model.partitioner import partition_of
 from headrace.model.record import Headers, Record
 from headrace.model.timestamps import RECORD, Extractor
-from headrace.runtime.environment import Env
+from headrace.runtime.environment import Emit, Env
 from headrace.runtime.failures import Failures
-from headrace.runtime.operators.emit import Emit
 from headrace.runtime.rows import CountOutput, Output, PartitionBatch, Row
 from headrace.serde.protocol import Serde
 from headrace.topology.nodes import Sink, Source, TimestampExtractor

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from headrace.model.record import Headers
-from headrace.runtime.operators.emit import Emit
+from headrace.runtime.environment import Emit
 from headrace.topology.nodes import Branch, Filter, FlatMap, FlatMapValues, Foreach, Map, MapValues, Peek, SelectKey
 
 

@@ -7,8 +7,7 @@ from typing import Any
 
 from headrace.model.record import Headers
 from headrace.model.windows import LONGEST
-from headrace.runtime.environment import Env, Postponed
-from headrace.runtime.operators.emit import Emit
+from headrace.runtime.environment import Emit, Env, Postponed
 from headrace.state.buffer import UnmatchedBuffer
 from headrace.state.window import WindowedDuplicates
 from headrace.topology.nodes import JoinWindow, SelfJoin, StreamJoin

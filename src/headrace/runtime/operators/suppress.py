@@ -6,8 +6,7 @@ from typing import Any
 
 from headrace.errors import StreamsError
 from headrace.model.record import Change, Headers
-from headrace.runtime.environment import Env
-from headrace.runtime.operators.emit import Emit
+from headrace.runtime.environment import Emit, Env
 from headrace.state.buffer import SuppressBuffer, Suppressed
 from headrace.topology.nodes import Suppress
 

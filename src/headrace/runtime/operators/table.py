@@ -7,8 +7,7 @@ from typing import Any, cast
 
 from headrace.errors import StreamsError
 from headrace.model.record import Change, Headers
-from headrace.runtime.environment import Env
-from headrace.runtime.operators.emit import Emit
+from headrace.runtime.environment import Emit, Env
 from headrace.runtime.tables import forwarder, keyed
 from headrace.topology.nodes import (
     TableAggregate,

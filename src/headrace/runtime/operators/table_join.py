@@ -6,8 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from headrace.model.record import Change, Headers
-from headrace.runtime.environment import Env, Lookup
-from headrace.runtime.operators.emit import Emit
+from headrace.runtime.environment import Emit, Env, Lookup
 from headrace.runtime.tables import forwarder, keyed
 from headrace.state.buffer import GraceBuffer
 from headrace.topology.nodes import GlobalJoin, StreamTableJoin, TableJoin, TableJoinMerge

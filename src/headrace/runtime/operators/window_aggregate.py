@@ -7,10 +7,8 @@ from typing import Any
 
 from headrace.model.record import Headers, stamped
 from headrace.model.windows import TimeWindows, Window, Windowed, Windows, ends_of, window, windowed
-from headrace.runtime.caching import at_once, cache_of
-from headrace.runtime.environment import Env
-from headrace.runtime.operators.emit import NEVER, Closing, Emit
-from headrace.runtime.tables import cached, is_cached
+from headrace.runtime.environment import NEVER_CLOSED, Closing, Emit, Env
+from headrace.runtime.tables import at_once, cache_of, cached, is_cached
 from headrace.state.keys import SIGN, TIME, decode_time
 from headrace.state.table import UNKNOWN
 from headrace.state.window import WindowedValues
@@ -138,7 +136,7 @@ def emit_closed(node: WindowAggregate, env: Env, store: WindowedValues, emit: Em
     longest = getattr(node.windows, "longest", node.windows.size)
 
     def first_start() -> int:
-        return 0 if closing.last.value == NEVER else max(0, closing.last.value - longest)
+        return 0 if closing.last.value == NEVER_CLOSED else max(0, closing.last.value - longest)
 
     store.hold_back(first_start())
 
