@@ -1,0 +1,56 @@
+"""Whether the series of a soak are level: the last third of the time is compared with the first third."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from statistics import linear_regression, median
+from typing import NamedTuple
+
+# How many times the first third the last third may be, and by how much it may be more in any case: MB, MB, ms.
+LIMITS = {"memory": (1.1, 0.0), "checkpoint": (1.25, 0.5), "latency": (1.5, 20.0)}
+
+
+class Sample(NamedTuple):
+    """One second of a soak. Memory and checkpoint in MB, latency in ms."""
+
+    time: float
+    driver: float
+    jvm: float
+    slots: float
+    checkpoint: float
+    p50: float | None
+    p99: float | None
+
+
+def grown(values: Sequence[float | None]) -> tuple[float, float]:
+    """The medians of the first and of the last third.
+
+    >>> grown([1, 1, 1, 5, 5, None, 2, 2, 3])
+    (1, 2)
+    """
+    third = len(values) // 3
+    parts = values[:third], values[-third:]
+    first, last = (median([value for value in part if value is not None]) for part in parts)
+    return first, last
+
+
+def judge(samples: Sequence[Sample], warm_up: float) -> list[str]:
+    """Says for every series how it stands; those that begin with "NOT LEVEL" have grown too much.
+
+    >>> samples = [Sample(time, 100.0, 300.0, 200.0 + time, 2.0, 10.0, 30.0) for time in range(90)]
+    >>> told = judge(samples, warm_up=30.0)
+    >>> told[0], told[2]
+    ('level: driver 100.0 -> 100.0, +0.00 a minute', 'NOT LEVEL: slots 239.5 -> 279.5, +60.00 a minute')
+    """
+    counted = [sample for sample in samples if sample.time >= warm_up]
+    kinds = {"driver": "memory", "jvm": "memory", "slots": "memory", "checkpoint": "checkpoint"}
+    told: list[str] = []
+    for name, kind in {**kinds, "p50": "latency", "p99": "latency"}.items():
+        first, last = grown([getattr(sample, name) for sample in counted])
+        times, more = LIMITS[kind]
+        is_level = last <= first * times or last <= first + more
+        pairs = [(sample.time, value) for sample in counted if (value := getattr(sample, name)) is not None]
+        slope = 60 * linear_regression(*zip(*pairs, strict=True)).slope
+        word = "level" if is_level else "NOT LEVEL"
+        told.append(f"{word}: {name} {first:,.1f} -> {last:,.1f}, {slope:+,.2f} a minute")
+    return told
