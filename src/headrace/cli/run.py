@@ -121,9 +121,9 @@ def start_spark(app: Application, master: str | None = None, *, verbose: bool = 
     with stderr().status("Starting Spark …"):
         try:
             # The import takes a second, which other commands save.
-            from headrace.spark.session import session  # noqa: PLC0415
+            from headrace.spark.session import start_context  # noqa: PLC0415
 
-            session(master or setup.master, setup.config.num_stream_threads, verbose=verbose)
+            start_context(master or setup.master, setup.config.num_stream_threads, verbose=verbose).result()
         except StreamsError:
             raise
         except ImportError as error:

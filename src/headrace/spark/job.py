@@ -23,7 +23,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from pyspark import SparkFiles, cloudpickle
+from pyspark import SparkContext, SparkFiles, cloudpickle
 from pyspark.sql import SparkSession
 
 from headrace.checkpoint.ledger import Ledger
@@ -227,14 +227,14 @@ class Job:
 
 def ship_job(spark: SparkSession, job: Job, path: Path) -> None:
     """Writes a job to a file, and copies the file to every host of the session. `find_file` finds it there."""
-    path.write_bytes(pickle_job(spark, job))
-    if not is_local(spark):
+    path.write_bytes(pickle_job(spark.sparkContext, job))
+    if not is_local(spark.sparkContext):
         spark.sparkContext.addFile(str(path))
 
 
-def pickle_job(spark: SparkSession, job: Job) -> bytes:
-    """Pickles a job for the processes of a session, with the user's own modules if these run on other hosts."""
-    own = [] if is_local(spark) else list(find_user_modules())
+def pickle_job(context: SparkContext, job: Job) -> bytes:
+    """Pickles a job for Spark's processes, with the user's own modules if these run on other hosts."""
+    own = [] if is_local(context) else list(find_user_modules())
     for module in own:
         cloudpickle.register_pickle_by_value(module)
     try:
@@ -254,9 +254,9 @@ def find_file(path: str) -> Path:
     return there if there.exists() else Path(SparkFiles.get(there.name))
 
 
-def is_local(spark: SparkSession) -> bool:
+def is_local(context: SparkContext) -> bool:
     """True if all tasks run on this machine."""
-    return str(spark.sparkContext.master).startswith("local")
+    return str(context.master).startswith("local")
 
 
 def find_user_modules() -> Iterator[ModuleType]:

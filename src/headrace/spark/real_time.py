@@ -19,7 +19,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import msgspec
-from pyspark.sql import SparkSession
+from pyspark import SparkContext
 
 from headrace.checkpoint.coordinator import Coordinator
 from headrace.checkpoint.receipt import Receipt, decode_receipt
@@ -61,7 +61,13 @@ class RealTimeEngine:
     """Plans batches and commits them, in a thread of its own."""
 
     def __init__(
-        self, spark: SparkSession, job: Job, coordinator: Coordinator, totals: ApplicationStats, *, paused: bool = False
+        self,
+        context: SparkContext,
+        job: Job,
+        coordinator: Coordinator,
+        totals: ApplicationStats,
+        *,
+        paused: bool = False,
     ) -> None:
         self._job, self._coordinator, self._totals, self._paused = job, coordinator, totals, paused
         self._changed = threading.Condition()
@@ -77,18 +83,18 @@ class RealTimeEngine:
         self._share_answers: queue.SimpleQueue[ShareDelivered] = queue.SimpleQueue()
         self._share_round = 0
         self._pool = SlotPool(
-            spark,
+            context,
             job.application,
-            pickle_job(spark, job),
-            driver_address(spark, job),
-            bind=job.config.driver_bind_address or ("127.0.0.1" if is_local(spark) else "0.0.0.0"),  # noqa: S104
+            pickle_job(context, job),
+            driver_address(context, job),
+            bind=job.config.driver_bind_address or ("127.0.0.1" if is_local(context) else "0.0.0.0"),  # noqa: S104
             ports=None if job.config.driver_ports is None else range_of(job.config.driver_ports),
             lease=job.config.slot_lease_ms / 1000,
             replicas=job.config.num_standby_replicas,
             stateful=[task for task in job.all_tasks() if job.stores_of(task.subtopology)],
             handle=self._handle,
         )
-        self._spark, self._looked = spark, time.monotonic()
+        self._context, self._looked = context, time.monotonic()
         self._scaled_to: int | None = None  # by `scale`
         self._pool.commit(coordinator.ledger.number)
         self._pool.want(job.slots)
@@ -346,7 +352,7 @@ class RealTimeEngine:
 
     def _wanted_slots(self) -> int:
         config, tasks = self._job.config, len(self._job.all_tasks())
-        room = find_slots(self._spark, config.slots_free_cores)
+        room = find_slots(self._context, config.slots_free_cores)
         return max(1, min(self._scaled_to or config.num_stream_threads or room, room, tasks))
 
     def stop(self, timeout: float | None = None) -> bool:
@@ -381,25 +387,25 @@ def planning() -> Generator[None]:
         raise QueryStoppedError(f"the next batch could not be planned: {error}") from error
 
 
-def driver_address(spark: SparkSession, job: Job) -> DriverAddress:
+def driver_address(context: SparkContext, job: Job) -> DriverAddress:
     """Where slots reach the driver: where Spark's executors do, unless a setting says otherwise."""
     config = job.config
     usual, bind = "127.0.0.1", "127.0.0.1"
-    if not is_local(spark):
-        usual, bind = spark.sparkContext.getConf().get("spark.driver.host") or usual, ""
+    if not is_local(context):
+        usual, bind = context.getConf().get("spark.driver.host") or usual, ""
     return DriverAddress(
         config.driver_advertised_address or usual,
         0,
         secrets.token_bytes(32),
         config.slot_bind_address or bind,
-        encrypts_rpc(spark),
+        encrypts_rpc(context),
         config.slot_ports,
     )
 
 
-def encrypts_rpc(spark: SparkSession) -> bool:
+def encrypts_rpc(context: SparkContext) -> bool:
     """Whether Spark encrypts what its processes send each other: slots and the driver then do so, too."""
-    conf = spark.sparkContext.getConf()
+    conf = context.getConf()
     names = ("spark.network.crypto.enabled", "spark.ssl.rpc.enabled", "spark.authenticate.enableSaslEncryption")
     return any(conf.get(name, "false") == "true" for name in names)
 

@@ -34,7 +34,7 @@ from headrace.spark.changelogs import await_empty_group, find_changelogs, find_m
 from headrace.spark.job import Job, Setup
 from headrace.spark.micro_batch import MicroBatchQuery
 from headrace.spark.real_time import RealTimeEngine
-from headrace.spark.session import check_session, find_slots, start_session
+from headrace.spark.session import check_context, find_slots, session_of, start_context
 from headrace.spark.stats import ApplicationStats
 from headrace.spark.topics import await_ends, first_positions, prepare_topics, topics_read
 
@@ -48,10 +48,8 @@ class Run:
 
     def __init__(self, setup: Setup, stats: ApplicationStats, *, paused: bool = False) -> None:
         self._setup, self._stats = setup, stats
-        starting = None if setup.spark else start_session(setup.master, setup.config.num_stream_threads)
-        if setup.spark is not None:
-            check_session(setup.spark)
-        self._check_log(setup.spark.sparkContext.master if setup.spark else setup.master or "local")
+        starting = start_context(setup.master, setup.config.num_stream_threads, given=setup.spark)
+        self._check_log((starting.result().master if starting.done() else setup.master) or "local")
         self._engine: MicroBatchQuery | RealTimeEngine | None = None
         self._delivered_positions: Mapping[TopicPartition, int] | None = None  # that the consumer group lacks
         self._log = open_log(setup.log, setup.config.client_settings)
@@ -61,24 +59,26 @@ class Run:
             self._log.close()
             raise
         try:
-            spark: Any = setup.spark if starting is None else starting.result()
-            check_session(spark)
-            self._check_log(spark.sparkContext.master)
+            context = starting.result()
+            check_context(context)
+            self._check_log(context.master or "local")
         except BaseException:
             self.coordinator.close()
             self._log.close()
             raise
-        slots = find_slots(spark, setup.config.slots_free_cores)
+        slots = find_slots(context, setup.config.slots_free_cores)
         self.job = job.with_checkpoint(self.coordinator.ledger, min(setup.config.num_stream_threads or slots, slots))
         self._topics_checked = time.monotonic()
         self._heartbeat = Heartbeat(self.coordinator.renew_lease)  # Spark may start more slowly than the lease lasts
         self._is_closing = False
         try:
             self._check_positions()
-            engine = RealTimeEngine if setup.config.processing_trigger == "real-time" else MicroBatchQuery
-            self._engine = engine(spark, self.job, self.coordinator, stats, paused=paused) if job.tasks else None
-            if isinstance(self._engine, RealTimeEngine):
+            if job.tasks and setup.config.processing_trigger == "real-time":
+                self._engine = RealTimeEngine(context, self.job, self.coordinator, stats, paused=paused)
                 self.coordinator.describe_owner(self._engine.describe_slots)
+            elif job.tasks:
+                session = setup.spark or session_of(context)
+                self._engine = MicroBatchQuery(session, self.job, self.coordinator, stats, paused=paused)
         except BaseException:
             self.close()
             raise

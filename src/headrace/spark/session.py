@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
 from pyspark import SparkConf, SparkContext
-from pyspark.errors import PySparkRuntimeError
 from pyspark.java_gateway import launch_gateway  # pyright: ignore[reportUnknownVariableType]
 from pyspark.sql import SparkSession
 
@@ -129,18 +128,29 @@ def session(master: str | None = None, slots: int | None = None, *, verbose: boo
 
     On this machine it has so many slots, or one for each core. `verbose` shows what the JVM prints while it starts.
     """
-    return start_session(master, slots, verbose=verbose).result()
+    return session_of(start_context(master, slots, verbose=verbose).result())
 
 
-def start_session(
-    master: str | None = None, slots: int | None = None, *, verbose: bool = False
-) -> Future[SparkSession]:
-    """Begins to do what `session` does, and returns at once: a JVM takes seconds to start."""
-    started = Future[SparkSession]()
-    if master is None:
-        with suppress(PySparkRuntimeError):
-            started.set_result(SparkSession.active())
-            return started
+def session_of(context: SparkContext) -> SparkSession:
+    """Returns the session of a context. It takes a second to create one, which the real-time trigger need not spend."""
+    return SparkSession.builder.config(conf=context.getConf()).getOrCreate()
+
+
+def start_context(
+    master: str | None = None, slots: int | None = None, *, given: SparkSession | None = None, verbose: bool = False
+) -> Future[SparkContext]:
+    """Returns the context of `given`, or of this process, or begins to create one: a JVM takes seconds to start.
+
+    It is created on `master`, else on this machine, where it has so many slots, or one for each core.
+    """
+    started = Future[SparkContext]()
+    active = SparkContext._active_spark_context  # noqa: SLF001 # pyright: ignore[reportPrivateUsage]
+    found = active if master is None else None
+    if given is not None:
+        found = _context_of(given)
+    if found is not None:
+        started.set_result(found)
+        return started
     check_java()
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     # Workers on this machine find the modules that the driver finds.
@@ -154,6 +164,7 @@ def start_session(
         cores = _count_cores() if local[1] == "*" else int(local[1] or 1)
         conf.setMaster(f"local[{cores + SPARE_THREADS},{local[2] or ATTEMPTS}]")
         conf.set("spark.default.parallelism", str(cores)).set(SLOTS, str(cores))
+        conf.set("spark.python.daemon.module", "headrace.spark.python_daemon")
 
     def create() -> None:
         try:
@@ -167,11 +178,11 @@ def start_session(
     return started
 
 
-def _create(conf: SparkConf, *, verbose: bool) -> SparkSession:
-    """Creates the session, and hides what a new JVM prints until then: warnings that no user can act on."""
+def _create(conf: SparkConf, *, verbose: bool) -> SparkContext:
+    """Creates the context, and hides what a new JVM prints until then: warnings that no user can act on."""
     has_jvm = SparkContext._gateway is not None  # noqa: SLF001 # pyright: ignore[reportPrivateUsage]
     if verbose or has_jvm:
-        return SparkSession.builder.config(conf=conf).getOrCreate()
+        return SparkContext.getOrCreate(conf)
     read_end, write_end = os.pipe()
     relay = _StderrRelay(os.fdopen(read_end, "rb"))
     try:
@@ -185,12 +196,11 @@ def _create(conf: SparkConf, *, verbose: bool) -> SparkSession:
         server = context._accumulatorServer  # noqa: SLF001 # pyright: ignore[reportPrivateUsage]
         if server is not None:
             server.handle_error = _ignore
-        created = SparkSession.builder.config(conf=conf).getOrCreate()
     except BaseException:
         relay.open(with_beginning=True)
         raise
     relay.open(with_beginning=False)
-    return created
+    return context
 
 
 class _StderrRelay:
@@ -260,12 +270,12 @@ def _count_cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def find_slots(spark: SparkSession, free_cores: int) -> int:
-    """Returns how many slots the session has room for: one for each core, but for those that stay free for other jobs.
+def find_slots(spark: SparkContext, free_cores: int) -> int:
+    """Returns how many slots Spark has room for: one for each core, but for those that stay free for other jobs.
 
-    In a session that Headrace has made on one machine there are threads enough for other jobs.
+    In a context that Headrace has made on one machine there are threads enough for other jobs.
     """
-    context: Any = spark.sparkContext
+    context: Any = spark
     made_for = context.getConf().get(SLOTS)
     if made_for is not None:
         return int(made_for)
@@ -276,14 +286,19 @@ def find_slots(spark: SparkSession, free_cores: int) -> int:
     return max(1, cores - free_cores)
 
 
-def check_session(spark: SparkSession) -> None:
-    """Rejects a session that an application cannot run in, with an error that says why."""
+def _context_of(spark: SparkSession) -> SparkContext:
+    """Returns the context of a session that the user has brought."""
     if type(spark).__module__.startswith("pyspark.sql.connect"):
         raise ConfigError(
             "this is a Spark Connect session, which gives no access to the driver that slots talk to: run the "
             "application where the driver runs, with SparkSession.builder.master(...), or by spark-submit"
         )
-    conf = spark.sparkContext.getConf()
+    return spark.sparkContext
+
+
+def check_context(context: SparkContext) -> None:
+    """Rejects a context that an application cannot run in, with an error that says why."""
+    conf = context.getConf()
     if conf.get("spark.speculation", "false") == "true":
         raise ConfigError(
             "Spark runs with spark.speculation=true: tasks with state must not run twice at a time. Unset it"

@@ -18,8 +18,7 @@ import time
 from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 
-from pyspark import InheritableThread
-from pyspark.sql import SparkSession
+from pyspark import InheritableThread, SparkContext
 
 from headrace.errors import ConfigError, StreamsError
 from headrace.model.ids import TaskId
@@ -62,7 +61,7 @@ class SlotPool:
 
     def __init__(
         self,
-        spark: SparkSession,
+        context: SparkContext,
         application: str,
         job: bytes,
         address: DriverAddress,
@@ -74,7 +73,7 @@ class SlotPool:
         stateful: Collection[TaskId],
         handle: Callable[[Registration, BatchDone | BatchBroken | ShareDelivered | None], None],
     ) -> None:
-        self._spark, self._application, self._job, self._handle = spark, application, job, handle
+        self._context, self._application, self._job, self._handle = context, application, job, handle
         self._group = f"headrace-{application}-{secrets.token_hex(4)}"
         self._changed = threading.Condition()
         self.registry = SlotRegistry(lease)
@@ -317,7 +316,7 @@ class SlotPool:
         # Not in the thread of the endpoint, which must not wait for Spark.
         group = self._group_of(registration.slot)
         InheritableThread(
-            target=self._spark.sparkContext.cancelJobGroup, args=(group,), name="headrace cancel", daemon=True
+            target=self._context.cancelJobGroup, args=(group,), name="headrace cancel", daemon=True
         ).start()
 
     def _closed(self, connection: Connection) -> None:
@@ -351,7 +350,7 @@ class SlotPool:
                     registration.slot, registration.host, self.registry.lease,
                 )  # fmt: skip
                 self._lose(registration)
-                self._spark.sparkContext.cancelJobGroup(self._group_of(registration.slot))
+                self._context.cancelJobGroup(self._group_of(registration.slot))
             with self._changed:
                 if not self._is_over:
                     self._changed.wait(TICK)
@@ -362,7 +361,7 @@ class SlotPool:
         thread.start()
 
     def _run_job(self, slot: int) -> None:
-        context = self._spark.sparkContext
+        context = self._context
         try:
             context.setJobGroup(
                 self._group_of(slot), f"headrace {self._application}: slot {slot}", interruptOnCancel=True
@@ -401,7 +400,7 @@ class SlotPool:
         for slot, thread in self._jobs.items():
             if thread.is_alive():
                 with suppress(Exception):  # the JVM may be gone
-                    self._spark.sparkContext.cancelJobGroup(self._group_of(slot))
+                    self._context.cancelJobGroup(self._group_of(slot))
         for thread in self._jobs.values():
             thread.join(STOP)
         self._endpoint.close()

@@ -185,11 +185,11 @@ def _receive_exactly(connection: socket.socket, size: int) -> bytearray:
 
 
 # ------------------------------------------------------------------------------------------------- the end of a worker
-def _end_quietly(daemon: Any) -> None:
+def end_quietly(daemon: Any) -> None:
     """Keeps this Python worker of Spark from printing a traceback when Spark closes its connection.
 
     Spark closes the connection of a worker that was idle for a minute, and of a worker whose task it cancels. The
-    worker is a fork of PySpark's daemon, whose `worker` then fails to write its answer.
+    worker is a fork of PySpark's daemon, a module whose `worker` then fails to write its answer.
     """
     original = daemon.worker
 
@@ -202,6 +202,7 @@ def _end_quietly(daemon: Any) -> None:
     daemon.worker = worker
 
 
-# Every Python worker that runs a part of a job imports this module, to run tasks or to load the data source.
+# Every Python worker that runs a part of a job imports this module, to run tasks or to load the data source. A fork of
+# `python_daemon` has this already.
 if getattr(sys.modules["__main__"].__spec__, "name", None) == "pyspark.daemon":
-    _end_quietly(sys.modules["__main__"])
+    end_quietly(sys.modules["__main__"])
