@@ -186,8 +186,8 @@ def run_soak(folder: Path, seconds: float, rate: int) -> list[Sample]:
             for topic in (IN, OUT):
                 admin.create_topic(topic, partitions=PARTITIONS)
         app = ApplicationProcess(folder, broker.address)
-        reader, feeder = CountReader(broker.bootstrap), Feeder(broker.bootstrap, rate)
         try:
+            reader, feeder = CountReader(broker.bootstrap), Feeder(broker.bootstrap, rate)
             _await(lambda: reader.counted > 0 and len(app.slots()) == 2, START, app, "no word was counted")
             samples = _sample(app, reader, seconds)
             feeder.stop()
@@ -195,9 +195,8 @@ def run_soak(folder: Path, seconds: float, rate: int) -> list[Sample]:
             app.stop()
             if reader.counted != feeder.sent:
                 raise SystemExit(f"{reader.counted:,} words were counted, and {feeder.sent:,} sent")
-        finally:
-            feeder.stop()
             reader.stop()
+        finally:
             app.kill()
     print(f"{feeder.sent:,} words in {seconds:,.0f} s, each counted once")  # noqa: T201
     return samples
@@ -248,6 +247,8 @@ def main() -> None:
     parser.add_argument("--rate", type=int, default=5000)
     parser.add_argument("--chart", type=Path, default=ROOT / "docs" / "images" / "soak.svg")
     options = parser.parse_args()
+    # Broker and application are in sessions of their own, and have to be ended in any case.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended by SIGTERM"))
     warm_up = min(WARM_UP, options.seconds / 3)
     with tempfile.TemporaryDirectory(prefix="headrace-soak-", ignore_cleanup_errors=True) as folder:
         samples = run_soak(Path(folder), options.seconds, options.rate)
