@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import shutil
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -25,7 +24,15 @@ from headrace.query.queries import Position, Query, QueryResult
 from headrace.query.status import ApplicationReport, SampledRecord, format_samples
 from headrace.spark.application_state import QueryStoppedError, State, ended_by_signals
 from headrace.spark.changelogs import write_changelogs
-from headrace.spark.job import Setup, absolute, log_address, make_config, remove_old_state, state_directory
+from headrace.spark.job import (
+    Setup,
+    absolute,
+    log_address,
+    make_config,
+    remove_old_state,
+    remove_state,
+    state_directory,
+)
 from headrace.spark.stats import ApplicationStats
 from headrace.state.protocols import (
     KeyValueStore,
@@ -344,7 +351,7 @@ class Application:
         """Removes the local copies of the state, never the checkpoint; the application must not be running."""
         if self._run is not None:
             raise StreamsError(f"{self.application_id} is {self._state}: stop it before its local state is removed")
-        shutil.rmtree(Path(self.setup.state_dir) / self.application_id, ignore_errors=True)
+        remove_state(self.setup.state_dir, self.application_id)
 
     def write_changelogs(self, *, dry_run: bool = False, told: OnExport = ignore_export) -> list[Export]:
         """Writes the state to Kafka Streams' changelog topics, so that a Java application can continue from it.

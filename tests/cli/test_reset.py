@@ -107,6 +107,24 @@ def test_local_state_is_dropped(reset, ground, tmp_path):
     assert [path.name for path in (tmp_path / "states").iterdir()] == ["other"]
 
 
+def test_a_link_in_the_place_of_local_state_is_not_followed(reset, ground, tmp_path):
+    played(ground)
+    kept = tmp_path / "elsewhere"
+    kept.mkdir()
+    (kept / "file").touch()
+    (tmp_path / "states").mkdir()
+    (tmp_path / "states/app").symlink_to(kept)
+    reset("--input-topics", "lines")
+    assert (kept / "file").exists()
+
+
+@pytest.mark.parametrize("id_", ["..", "../elsewhere", "/srv"])
+def test_an_id_that_is_no_name_is_refused(headrace, address, id_):
+    outcome = headrace("reset", "--application-id", id_, "--log", address, "--input-topics", "lines")
+    assert outcome.code == 2
+    assert "letters, digits" in outcome.err
+
+
 def test_what_was_committed_is_delivered_before(reset, ground, log):
     killer = Killer(f"before {DELIVERY}", 2)
     cluster = Cluster(ground, WORDS, limit=3, at_step=killer)

@@ -81,6 +81,10 @@ def test_a_value_is_understood(name, value, attribute, expected):
     "name, value, remedy",
     [
         ("application.id", "", "not empty"),
+        ("application.id", "/var/lib", "letters, digits"),
+        ("application.id", "..", "not '.' or '..'"),
+        ("application.id", "a/../../b", "letters, digits"),
+        ("application.id", "a" * 250, "at most 249"),
         ("statestore.cache.max.bytes", -1, "at least 0"),
         ("statestore.cache.max.bytes", "lots", "whole number"),
         ("statestore.cache.max.bytes", 1.5, "whole number"),

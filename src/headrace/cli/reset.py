@@ -12,14 +12,12 @@ from __future__ import annotations
 
 import csv
 import re
-import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
-from shutil import rmtree
 from typing import Annotated, Any, NamedTuple
 
 import typer
@@ -36,11 +34,13 @@ from headrace.checkpoint.storage import Storage
 from headrace.cli.options import AsJson, open_checkpoint, takes_log
 from headrace.cli.output import CommandError, UsageError, print_json, print_note, print_rows, stderr
 from headrace.clients.admin import offsets_at
+from headrace.config import Config, parsing
 from headrace.errors import CheckpointCorruptedError, CheckpointMismatchError
 from headrace.log.open import TopicCreatingLog
 from headrace.log.protocol import Extent, Log
 from headrace.model.clock import SystemClock
 from headrace.model.ids import TopicPartition
+from headrace.spark.job import remove_state, state_directory
 
 COLUMNS = ["topic", "partition", "as", "position", "new_position"]
 _INTERNAL = ("-changelog", "-repartition", "-topic")
@@ -76,8 +76,13 @@ def reset(
     inputs, skipped = _split_names(input_topics), _split_names(intermediate_topics)
     if both := sorted({*inputs} & {*skipped}):
         raise UsageError(f"{both[0]} cannot be an input topic and an intermediate one")
+    try:
+        parsing.application_id(application_id)
+    except ValueError as error:
+        raise UsageError(f"--application-id {application_id!r}: {error}") from None
     storage = _open_existing(checkpoint or f"{application_id}-checkpoint")
-    local = Path(state_dir or Path(tempfile.gettempdir()) / "headrace") / application_id
+    state = state_directory(Config(state_dir=state_dir))
+    local = Path(state) / application_id
     internal = _check_internal(log, application_id, _split_names(internal_topics))
     loaded = load_checkpoint(storage)
     claim(ReadOnlyStorage(storage), application_id, loaded, force=force)
@@ -89,7 +94,7 @@ def reset(
             warning = reset_checkpoint(storage, log, application_id, positions, force=force)
         if warning:
             print_note(f"Note: {warning}.")
-        rmtree(local, ignore_errors=True)
+        remove_state(state, application_id)
         for topic in internal:
             log.delete_topic(topic)
     print_note("Nothing was changed: this was a dry run." if dry_run else f"{application_id} was reset.")

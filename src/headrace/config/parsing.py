@@ -57,6 +57,23 @@ def text(value: Any) -> str:
     raise ValueError("give a text that is not empty")
 
 
+_NAME = re.compile(r"[a-zA-Z0-9._-]{1,249}")
+
+
+def application_id(value: Any) -> str:
+    """A name that is legal in Kafka: it is part of the names of topics, transactional ids and directories.
+
+    >>> application_id("shop-2"), application_id("../shop")
+    Traceback (most recent call last):
+    ...
+    ValueError: an id has letters, digits, '.', '_' and '-', at most 249 of them, and is not '.' or '..'
+    """
+    given = text(value)
+    if not _NAME.fullmatch(given) or given in {".", ".."}:
+        raise ValueError("an id has letters, digits, '.', '_' and '-', at most 249 of them, and is not '.' or '..'")
+    return given
+
+
 def ports(value: Any) -> tuple[int, int]:
     """The first and the last of some ports.
 

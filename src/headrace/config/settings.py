@@ -50,7 +50,10 @@ class Config:
     """
 
     application_id: str | None = setting(
-        None, parsing.text, "the name of the application, of its checkpoint and of its deliveries", "spark.topics"
+        None,
+        parsing.application_id,
+        "the name of the application, of its checkpoint and of its deliveries",
+        "spark.topics",
     )
     auto_create_topics_enable: bool = setting(
         True,

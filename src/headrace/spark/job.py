@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import sys
 import sysconfig
 import tempfile
@@ -30,7 +31,7 @@ from headrace.checkpoint.ledger import Ledger
 from headrace.checkpoint.local_copies import LocalCopies
 from headrace.checkpoint.manifest import Changelog
 from headrace.checkpoint.steps import AtStep, ignore_step
-from headrace.config import Config
+from headrace.config import Config, parsing
 from headrace.config.settings import name_once
 from headrace.errors import ConfigError, StreamsError
 from headrace.hints import guess, snake_case
@@ -122,6 +123,16 @@ def absolute(place: str) -> str:
 def state_directory(config: Config) -> str:
     """Where the local copies of the state of all applications are."""
     return absolute(config.state_dir or str(Path(tempfile.gettempdir()) / "headrace"))
+
+
+def remove_state(state: str, application: str) -> None:
+    """Removes the local state of an application. Nothing outside the state directory is deleted, whatever its name.
+
+    A directory that is a symbolic link is left alone, and links inside it are removed, not followed.
+    """
+    folder = Path(state) / parsing.application_id(application)
+    if folder.is_dir() and not folder.is_symlink():
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def remove_old_state(job: Job) -> None:
