@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from headrace.model.ids import TaskId
@@ -102,6 +102,7 @@ def test_standbys_are_on_other_hosts_or_in_other_slots_if_there_is_one_host(part
 
 
 @given(counts, st.integers(2, 6))
+@example([9, 8], 4)
 def test_the_standbys_of_a_slot_are_spread_and_take_over_without_a_move_of_others(partitions, slots):
     tasks, where = tasks_of(partitions), dict.fromkeys(range(slots), "here")
     places = assign_tasks(tasks, where)

@@ -110,10 +110,11 @@ def assign_standbys(
             if not others:
                 break
             # The standbys of one slot's tasks are spread over the others, which then share its work when it is lost.
+            # That may give a slot one more than its share.
             slot = min(
                 others,
                 key=lambda slot: (
-                    here[stage, slot] >= most,
+                    here[stage, slot] > most,
                     slot not in before.get(task, ()),
                     for_owner[stage, owner, slot],
                     here[stage, slot],
