@@ -114,7 +114,7 @@ def stop_what_a_dead_driver_left() -> None:
     if "PYSPARK_GATEWAY_PORT" in os.environ:
         SparkContext._ensure_initialized()
         jvm: Any = SparkContext._jvm
-        left = jvm.org.apache.spark.SparkContext.getActive()
+        left = getattr(getattr(jvm.org.apache.spark, "SparkContext$"), "MODULE$").getActive()
         if left.isDefined():
             left.get().stop()
 
