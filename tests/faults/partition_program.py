@@ -45,9 +45,7 @@ class Words:
     def check_output(self) -> None:
         """Every word has its count, and no change of it was written twice."""
         written: dict[str, list[int]] = {}
-        with Consumer(
-            self.place.log, key_serde=serde.STRING, value_serde=serde.STRING, auto_offset_reset="earliest"
-        ) as consumer:
+        with Consumer(self.place.log, key=serde.STRING, value=serde.STRING, auto_offset_reset="earliest") as consumer:
             consumer.subscribe("counts")
             while found := consumer.poll(1000):
                 for record in found:

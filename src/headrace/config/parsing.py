@@ -60,6 +60,15 @@ def text(value: Any) -> str:
 _NAME = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 
 
+def is_legal_name(name: str) -> bool:
+    """Whether Kafka accepts a name, of a topic for instance. Such a name is a file name, too.
+
+    >>> is_legal_name("shop-2"), is_legal_name("../shop"), is_legal_name("..")
+    (True, False, False)
+    """
+    return _NAME.fullmatch(name) is not None and name not in {".", ".."}
+
+
 def application_id(value: Any) -> str:
     """A name that is legal in Kafka: it is part of the names of topics, transactional ids and directories.
 
@@ -69,7 +78,7 @@ def application_id(value: Any) -> str:
     ValueError: an id has letters, digits, '.', '_' and '-', at most 249 of them, and is not '.' or '..'
     """
     given = text(value)
-    if not _NAME.fullmatch(given) or given in {".", ".."}:
+    if not is_legal_name(given):
         raise ValueError("an id has letters, digits, '.', '_' and '-', at most 249 of them, and is not '.' or '..'")
     return given
 

@@ -5,11 +5,11 @@ Both logs check names and settings here before they create or change a topic.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
 
+from headrace.config.parsing import is_legal_name
 from headrace.errors import ConfigError, TopicExistsError
 
 # Kafka's defaults, except that records are kept for ever: their timestamps are often those of a recording, and a local
@@ -31,7 +31,6 @@ WITHOUT_EFFECT = frozenset((
     "min.cleanable.dirty.ratio", "min.compaction.lag.ms", "min.insync.replicas", "preallocate", "remote.storage.enable",
     "segment.bytes", "segment.index.bytes", "segment.jitter.ms", "segment.ms", "unclean.leader.election.enable",
 ))  # fmt: skip
-_NAME = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +48,7 @@ class TopicConfig:
 
 def check_topic_name(name: str) -> str:
     """Returns a name that Kafka accepts, too; raises for any other."""
-    if not _NAME.fullmatch(name) or name in {".", ".."}:
+    if not is_legal_name(name):
         raise ValueError(
             f"{name!r} cannot be the name of a topic: 1 to 249 letters, digits, dots, underscores and hyphens can"
         )

@@ -48,6 +48,7 @@ from headrace.spark.slot_messages import (
 from headrace.spark.slot_pool import SlotPool
 from headrace.spark.slot_registry import Registration
 from headrace.spark.stats import ApplicationStats
+from headrace.spark.transport import port_range
 
 _log = logging.getLogger(__name__)
 REMEMBERED = 120  # batches whose phases are kept
@@ -88,7 +89,7 @@ class RealTimeEngine:
             pickle_job(context, job),
             driver_address(context, job),
             bind=job.config.driver_bind_address or ("127.0.0.1" if is_local(context) else "0.0.0.0"),  # noqa: S104
-            ports=None if job.config.driver_ports is None else range_of(job.config.driver_ports),
+            ports=port_range(job.config.driver_ports),
             lease=job.config.slot_lease_ms / 1000,
             replicas=job.config.num_standby_replicas,
             stateful=[task for task in job.all_tasks() if job.stores_of(task.subtopology)],
@@ -408,8 +409,3 @@ def encrypts_rpc(context: SparkContext) -> bool:
     conf = context.getConf()
     names = ("spark.network.crypto.enabled", "spark.ssl.rpc.enabled", "spark.authenticate.enableSaslEncryption")
     return any(conf.get(name, "false") == "true" for name in names)
-
-
-def range_of(ports: tuple[int, int]) -> range:
-    """The ports from the first to the last one."""
-    return range(ports[0], ports[1] + 1)

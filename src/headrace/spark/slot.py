@@ -61,7 +61,7 @@ from headrace.spark.slot_messages import (
 )
 from headrace.spark.slot_runner import SlotRunner
 from headrace.spark.standbys import LocalStateKeeper
-from headrace.spark.transport import Connection, Endpoint, Frame
+from headrace.spark.transport import Connection, Endpoint, Frame, port_range
 
 MAX_ROWS_IN_MEMORY = 256 << 20  # bytes of rows of other slots; more go to a temporary file
 MAX_FRAME_BYTES = 4 << 20  # of rows in one frame, so that a receiver need not hold more at once
@@ -115,7 +115,7 @@ class Slot:
         self._host = host = mine if driver.bind in WILDCARDS else driver.bind or mine
         self._last_batch: tuple[int, frozenset[int]] = 0, frozenset()  # the attempt, and the slots that take part
         self._probes: dict[Connection, queue.SimpleQueue[str]] = {}  # answers of other slots that were asked
-        ports = None if driver.ports is None else range(driver.ports[0], driver.ports[1] + 1)
+        ports = port_range(driver.ports)
         self._endpoint = Endpoint(
             driver.secret, self._received, self._closed,
             host=driver.bind or mine, ports=ports, encrypts=driver.encrypts, name="headrace slot",

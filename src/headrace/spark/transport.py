@@ -333,6 +333,11 @@ class Endpoint:
         return hmac.digest(self._secret, mode + role + bytes(nonce), sha256().name)
 
 
+def port_range(ports: tuple[int, int] | None) -> range | None:
+    """The ports of a setting, from the first to the last one; None: any."""
+    return None if ports is None else range(ports[0], ports[1] + 1)
+
+
 def _listen(host: str, ports: range | None) -> socket.socket:
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     tried: OSError | None = None
