@@ -20,7 +20,14 @@ from headrace.checkpoint.ledger import manifest_numbers
 from headrace.checkpoint.manifest import Changelog
 from headrace.checkpoint.recovery import read_fingerprint, read_positions
 from headrace.checkpoint.storage import Storage, open_storage
-from headrace.errors import ConfigError, StreamsError, TopicExistsError, UnknownStoreError, UnknownTopicError
+from headrace.errors import (
+    ConfigError,
+    LogUnavailableError,
+    StreamsError,
+    TopicExistsError,
+    UnknownStoreError,
+    UnknownTopicError,
+)
 from headrace.log.open import TopicCreatingLog, open_log
 from headrace.log.protocol import Extent
 from headrace.model.ids import TaskId, TopicPartition
@@ -202,7 +209,11 @@ class Run:
         if time.monotonic() < self._topics_checked + TOPIC_CHECK_INTERVAL:
             return True
         self._topics_checked = time.monotonic()
-        topics = self._log.topics()
+        try:
+            topics = self._log.topics()
+        except LogUnavailableError as error:  # whether the run can go on without the log is for its batches to say
+            _log.warning("the topics were not checked: %s", error)
+            return True
         read = topics_read(self._setup.graph, self._setup.application_id, topics)
         return {name: (topics[name].partitions, topics[name].id) for name in read & topics.keys()} == self._known
 

@@ -163,14 +163,16 @@ class SlotPool:
         return self._places
 
     def _assign(self, tasks: list[TaskId], live: Mapping[int, Registration]) -> dict[TaskId, int]:
-        """A slot that has come back on another host has left the state of its tasks behind."""
-        before = {
-            task: slot
-            for task, slot in self._places.items()
-            if slot in live and self._hosts.get(slot) == live[slot].host
-        }
+        """A slot that has come back keeps its tasks if it finds their state on its host, or if no other slot has it."""
         copies = {slot: self._copies.get(registration.number, {}) for slot, registration in live.items()}
         warm = {task: {slot: some[task] for slot, some in copies.items() if task in some} for task in tasks}
+
+        def stays(task: TaskId, slot: int) -> bool:
+            if slot not in live or self._hosts.get(slot) != live[slot].host:
+                return False
+            return self._layout.get(slot) == live[slot].number or slot in warm[task] or not warm[task]
+
+        before = {task: slot for task, slot in self._places.items() if stays(task, slot)}
         return assign_tasks(tasks, live.keys(), before, warm)
 
     def _assign_standbys(self, before: Mapping[TaskId, int]) -> dict[TaskId, tuple[int, ...]]:
