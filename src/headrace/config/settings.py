@@ -283,7 +283,7 @@ _FIELDS = {name.replace("_", "."): name for name in _TABLE} | OTHER_NAMES
 _NO_CLIENTS = "Spark schedules the tasks, so that there is no consumer group with members, threads or assignors"
 _NO_ROCKSDB = "stores are kept in LMDB, not in RocksDB"
 _NO_METRICS = "metrics are always recorded; `headrace run --web` serves them"
-_NO_STANDBY = "num.standby.replicas says how many standbys there are; a task goes to the slot with its latest copy"
+_NO_STANDBY = "num.standby.replicas says how many standbys there are; a slot gets a task when it has a recent copy"
 _NO_WINDOWED_CLASS = "a windowed serde is an object here: serde.windowed(inner, size)"
 # Settings of Kafka Streams that mean nothing here, with the reason.
 WITHOUT_EFFECT = {

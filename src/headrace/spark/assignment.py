@@ -1,16 +1,19 @@
 """Which slot runs which task, and which slots keep standbys: evenly, and so that a task stays where its state is.
 
-    places = assign_tasks(tasks, slots, before, warm)
+    wanted = assign_tasks(tasks, slots, before, warm)
+    places, warmups = wait_for_copies(wanted, ready)
     standbys = assign_standbys(places, hosts, replicas, before)
 
 The tasks of every sub-topology are spread over the slots on their own, because the sub-topologies of a level run at
 the same time: seven tasks on three slots are three, two and two. A task moves only if its slot is gone, or has more
-than its share of them; it then goes to a slot that has a copy of its state, if one of these has room.
+than its share of them; it then goes to a slot that has a copy of its state, if one of these has room. If the slot that
+is to get it has no copy, the task runs where one is, until its slot has made itself a copy (Kafka Streams: warm-up
+replica).
 """
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping
 
 from headrace.model.ids import TaskId
@@ -71,6 +74,31 @@ def assign_tasks(
         for task in (task for task in some if task not in found):
             place(task, min(total, key=lambda slot: (here[slot], total[slot], slot)))
     return {task: found[task] for some in by_subtopology.values() for task in some}
+
+
+def wait_for_copies(
+    wanted: Mapping[TaskId, int], ready: Mapping[TaskId, Mapping[int, int]]
+) -> tuple[dict[TaskId, int], dict[TaskId, int]]:
+    """Leaves tasks with slots that have their state until the slots that are to get them have it, too.
+
+    `ready` are the slots that can run a task at once, each with the last batch in its copy. A task that is in none of
+    them is new, or its state is nowhere but in the checkpoint: it goes where it is wanted. Returns the slots that run
+    the tasks now, and the slots that make copies because they are to run tasks later.
+
+    >>> places, warmups = wait_for_copies({TaskId(0, 0): 1, TaskId(0, 1): 1}, {TaskId(0, 0): {0: 7}})
+    >>> {str(task): slot for task, slot in places.items()}, {str(task): slot for task, slot in warmups.items()}
+    ({'0_0': 0, '0_1': 1}, {'0_0': 1})
+    """
+    places, warmups = dict(wanted), dict[TaskId, int]()
+    total = Counter(wanted.values())
+    for task, slot in wanted.items():
+        copies = ready.get(task, {})
+        if copies and slot not in copies:
+            places[task] = min(copies, key=lambda at: (-copies[at], total[at], at))
+            warmups[task] = slot
+            total[places[task]] += 1
+            total[slot] -= 1
+    return places, warmups
 
 
 def assign_standbys(

@@ -93,6 +93,7 @@ class RealTimeEngine:
             lease=job.config.slot_lease_ms / 1000,
             replicas=job.config.num_standby_replicas,
             stateful=[task for task in job.all_tasks() if job.stores_of(task.subtopology)],
+            last_change=self._last_change,
             handle=self._handle,
         )
         self._context, self._looked = context, time.monotonic()
@@ -314,12 +315,12 @@ class RealTimeEngine:
     def observed(self) -> dict[str, Any]:
         """What a report says about the slots and the phases of batches."""
         pool = self._pool
-        slots = pool.report(self._last_change)
+        slots = pool.report()
         return {"phases": dict(self.phases), "slots": slots, "moves": pool.moves, "traffic": pool.traffic}
 
     def describe_slots(self) -> dict[str, Any]:
         """What `headrace status` shows of the slots."""
-        return encode_slots(self._pool.report(self._last_change), self._pool.moves)
+        return encode_slots(self._pool.report(), self._pool.moves)
 
     def _last_change(self, task: TaskId) -> int:
         """The batch in which the state of a task changed last."""

@@ -5,7 +5,7 @@ A slot is a Spark job of its own, with one task. One job for all slots would fix
 failures of a job's tasks over its whole life. The job of a slot that ended is submitted again, after a backoff; the
 job of a slot whose lease has expired is cancelled, because to Spark a hung slot is running.
 
-`SlotRegistry` decides; this module has the sockets, the threads and the clock.
+`SlotRegistry` and `Placement` decide; this module has the sockets, the threads and the clock.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from pyspark import InheritableThread, SparkContext
 from headrace.errors import ConfigError, StreamsError
 from headrace.model.ids import TaskId
 from headrace.query.status import SlotReport, Traffic
-from headrace.spark.assignment import assign_standbys, assign_tasks
+from headrace.spark.placement import Placement
 from headrace.spark.slot import CANNOT_START, DriverAddress, slot_function
 from headrace.spark.slot_messages import (
     BatchBroken,
@@ -56,7 +56,8 @@ STOP = 5.0  # seconds that slots have to end before their jobs are cancelled
 class SlotPool:
     """The slots of a running application. `handle(registration, message)` is called in the thread of the endpoint.
 
-    A message of None says that the slot is lost. `replicas` is the number of standbys of each of the `stateful` tasks.
+    A message of None says that the slot is lost. `replicas` is the number of standbys of each of the `stateful` tasks;
+    `last_change` says in which batch the state of a task changed last.
     """
 
     def __init__(
@@ -71,6 +72,7 @@ class SlotPool:
         lease: float,
         replicas: int,
         stateful: Collection[TaskId],
+        last_change: Callable[[TaskId], int],
         handle: Callable[[Registration, BatchDone | BatchBroken | ShareDelivered | None], None],
     ) -> None:
         self._context, self._application, self._job, self._handle = context, application, job, handle
@@ -79,15 +81,9 @@ class SlotPool:
         self.registry = SlotRegistry(lease)
         self._connections: dict[int, Connection] = {}  # by registration
         self._lost_at = self._first_at = 0.0
-        self._layout: dict[int, int] = {}  # registrations by slot, as all slots know them
-        self._places: dict[TaskId, int] = {}
-        self._hosts: dict[int, str] = {}  # of the slots in the layout
-        self._replicas, self._stateful = replicas, frozenset(stateful)
-        self._standbys: dict[TaskId, tuple[int, ...]] = {}
-        self._copies: dict[int, dict[TaskId, int]] = {}  # by registration: the last batch in its copies
+        self._placement = Placement(stateful, replicas, last_change)
         self._committed = -1
         self._failed: StreamsError | None = None  # why the application cannot start
-        self.moves = 0  # tasks that were given to another slot since the start
         self._is_over = False
         self._jobs: dict[int, threading.Thread] = {}
         try:
@@ -128,64 +124,35 @@ class SlotPool:
         now = time.monotonic()
         if not live:
             return False
-        if not self._layout:
+        if not self.layout:
             return not self.registry.waiting or now - self._first_at > FIRST_SLOTS
-        missing = self._layout.keys() - live.keys()
+        missing = self.layout.keys() - live.keys()
         expected = missing & set(self.registry.waiting)
-        return not expected or now - self._lost_at > REPLACEMENT or self._have_standbys(missing, live)
-
-    def _have_standbys(self, missing: Collection[int], live: Mapping[int, Registration]) -> bool:
-        """Whether other slots can go on with the tasks of lost slots at once."""
-        lost = [task for task, slot in self._places.items() if slot in missing and task in self._stateful]
-        return self._replicas > 0 and all(
-            any(slot in live and task in self._copies.get(live[slot].number, {}) for slot in self._standbys[task])
-            for task in lost
-        )
+        return not expected or now - self._lost_at > REPLACEMENT or self._placement.has_standbys(missing, live)
 
     def _lay_out(self, tasks: list[TaskId], live: Mapping[int, Registration]) -> dict[TaskId, int]:
-        registrations = {slot: registration.number for slot, registration in live.items()}
-        if registrations != self._layout or len(self._places) != len(tasks):
-            before, self._places = self._places, self._assign(tasks, live)
-            moved = [task for task, slot in self._places.items() if before.get(task, slot) != slot]
-            self.moves += len(moved)
-            if moved:
-                _log.info("%d tasks move to other slots; there are %d slots", len(moved), len(live))
-            self._layout = registrations
-            self._hosts = {slot: registration.host for slot, registration in live.items()}
-            self._standbys = self._assign_standbys(before)
+        """Assigns the tasks, and tells the slots if something has changed."""
+        placement, moves = self._placement, self._placement.moves
+        if placement.assign(tasks, live):
+            if placement.moves > moves:
+                _log.info("%d tasks move to other slots; there are %d slots", placement.moves - moves, len(live))
             peers = [Peer(slot, some.number, some.host, some.port) for slot, some in live.items()]
-            places = [(task.subtopology, task.partition, slot) for task, slot in self._places.items()]
-            standbys = [(task.subtopology, task.partition, at) for task, some in self._standbys.items() for at in some]
+            places = [(task.subtopology, task.partition, slot) for task, slot in placement.places.items()]
+            standbys = [
+                (task.subtopology, task.partition, at) for task, some in placement.standbys.items() for at in some
+            ]
             for registration in live.values():
                 self.send(registration.number, Layout(peers, places, standbys, self._committed))
             for registration in self.registry.unwanted:
                 self.send(registration.number, Stop())
-        return self._places
-
-    def _assign(self, tasks: list[TaskId], live: Mapping[int, Registration]) -> dict[TaskId, int]:
-        """A slot that has come back keeps its tasks if it finds their state on its host, or if no other slot has it."""
-        copies = {slot: self._copies.get(registration.number, {}) for slot, registration in live.items()}
-        warm = {task: {slot: some[task] for slot, some in copies.items() if task in some} for task in tasks}
-
-        def stays(task: TaskId, slot: int) -> bool:
-            if slot not in live or self._hosts.get(slot) != live[slot].host:
-                return False
-            return self._layout.get(slot) == live[slot].number or slot in warm[task] or not warm[task]
-
-        before = {task: slot for task, slot in self._places.items() if stays(task, slot)}
-        return assign_tasks(tasks, live.keys(), before, warm)
-
-    def _assign_standbys(self, before: Mapping[TaskId, int]) -> dict[TaskId, tuple[int, ...]]:
-        places = {task: slot for task, slot in self._places.items() if task in self._stateful}
-        copies = {task: {*self._standbys.get(task, ()), *([before[task]] if task in before else [])} for task in places}
-        return assign_standbys(places, self._hosts, self._replicas, copies)
+        return placement.places
 
     def commit(self, number: int) -> None:
         """A batch is committed: the slots bring their standbys to it."""
         self._committed = number
         with self._changed:
             self.registry.reach_all()
-        if self._replicas:
+        if any(self._placement.standbys.values()):
             for registration in self.layout.values():
                 self.send(registration, Committed(number))
 
@@ -199,27 +166,26 @@ class SlotPool:
     @property
     def layout(self) -> dict[int, int]:
         """The registrations of the slots that take part in batches, by slot."""
-        return dict(self._layout)
+        return self._placement.layout
 
-    def report(self, heads: Callable[[TaskId], int]) -> list[SlotReport]:
-        """The live slots, with the tasks that they run, and their standbys.
+    @property
+    def moves(self) -> int:
+        """How many tasks were given to other slots since the start."""
+        return self._placement.moves
 
-        `heads` says in which batch a task's state changed last.
-        """
+    def report(self) -> list[SlotReport]:
+        """The live slots, with the tasks that they run, and their standbys."""
         with self._changed:
-            live, places, standbys = self.registry.live, dict(self._places), dict(self._standbys)
-            copies = {number: dict(some) for number, some in self._copies.items()}
+            live = self.registry.live
+            tasks = {slot: self._placement.tasks_of(slot) for slot in live}
+            standbys = {slot: self._placement.standbys_of(some) for slot, some in live.items()}
         return [
             SlotReport(
                 slot,
                 some.host,
                 some.process,
-                tuple(str(task) for task, at in places.items() if at == slot),
-                {
-                    str(task): max(0, heads(task) - copies.get(some.number, {}).get(task, -1))
-                    for task, slots in standbys.items()
-                    if slot in slots
-                },
+                tuple(map(str, tasks[slot])),
+                {str(task): behind for task, behind in standbys[slot].items()},
             )
             for slot, some in live.items()
         ]
@@ -252,7 +218,7 @@ class SlotPool:
         if isinstance(message, LocalState):
             with self._changed:
                 found = {TaskId(stage, partition): number for stage, partition, number in message.copies}
-                self._copies.setdefault(registration.number, {}).update(found)
+                self._placement.add_copies(registration.number, found)
                 self._first_at = self._first_at or now
                 self.registry.make_ready(registration.number)
                 self._changed.notify_all()
@@ -275,7 +241,8 @@ class SlotPool:
                 start = Start(registration.number, self.registry.lease, self._job, self._peers_of(registration.slot))
                 connection.send(encode_message(start))
             replaced = None if before is None else self._connections.pop(before.number, None)
-            self._copies.pop(-1 if before is None else before.number, None)
+            if before is not None:
+                self._placement.forget_copies(before.number)
             self._changed.notify_all()
         if before is not None and replaced is not None:
             replaced.close()
@@ -295,7 +262,7 @@ class SlotPool:
             self.send(registration.number, CheckPeers(self._peers_of(registration.slot)))
             return
         with self._changed:
-            if not self._layout:
+            if not self.layout:
                 self._failed = StreamsError(
                     f"{message.reason}. Slots connect to each other: set slot.bind.address to an address that the "
                     "other hosts reach, and open the ports slot.ports between them"
@@ -329,7 +296,7 @@ class SlotPool:
     def _lose(self, registration: Registration) -> None:
         with self._changed:
             connection = self._connections.pop(registration.number, None)
-            self._copies.pop(registration.number, None)
+            self._placement.forget_copies(registration.number)
             self.registry.lose(registration.number, time.monotonic())
             self._lost_at = time.monotonic()
             self._changed.notify_all()
