@@ -42,7 +42,7 @@ def closed_server(cluster):
 
 # ---------------------------------------------------------------------------------------------------------- addresses
 def test_without_a_word_it_listens_on_this_machine_only(open_server):
-    assert open_server._socket.getsockname()[0] == "127.0.0.1"
+    assert open_server._listeners[0].socket.getsockname()[0] == "127.0.0.1"
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "192.168.1.5", "::", "example.org"])  # noqa: S104

@@ -18,7 +18,7 @@ from headrace.web.responses import error_response
 
 LOOPBACK = {"localhost", "127.0.0.1", "::1"}
 COOKIE = "headrace_session"
-PUBLIC = {"/", "/health", "/session"}  # and /static/: the page without data, on which the user enters a token
+PUBLIC = {"/", "/health", "/ready", "/session"}  # and /static/: the page without data, on which the user enters a token
 HEADERS = {
     # No inline scripts, no other origins, no frames: the content of a record can only be text.
     "content-security-policy": (

@@ -40,7 +40,6 @@ def routes(view: ApplicationView, *, token: str | None, interval: float, stop: t
     return [
         Route("/", pages.page),
         Route("/static/{name}", pages.file),
-        Route("/health", pages.health),
         Route("/session", pages.session, methods=["POST"]),
         Route("/api/status", pages.status),
         Route("/api/topology", pages.topology),
@@ -69,15 +68,6 @@ class DashboardEndpoints:
         if name not in STATIC:
             return error_response(404, "NotFound", "the dashboard has no such file")
         return Response(_read(name), headers={"content-type": STATIC[name]})
-
-    def health(self, request: Request) -> Response:
-        try:
-            status = self._view.status()
-        except StoreNotReadyError:
-            return json_response({"healthy": False, "verdict": "The application has not committed a batch yet."}, 503)
-        return json_response(
-            {"healthy": status["healthy"], "verdict": status["verdict"]}, 200 if status["healthy"] else 503
-        )
 
     async def session(self, request: Request) -> Response:
         """Check the token that a user entered, and set a cookie that stands for it."""
