@@ -12,11 +12,11 @@ from headrace.app import Application
 from headrace.cli.options import AsJson, AsOf, Checkpoint, Program, load, open_follower
 from headrace.cli.output import CommandError, UsageError, print_note, print_rows
 from headrace.query.catalog import StoreDescription
+from headrace.query.execution import StoreEntry, filter_keys
 from headrace.query.follower import Snapshot
 from headrace.query.json_values import dump_json
 from headrace.query.parameters import Operation, ReadParameters, build_query, format_key, parse_key
 from headrace.query.queries import KeyQuery, MultiVersionedKeyQuery, PrefixQuery, Query, RangeQuery, WindowKeyQuery
-from headrace.query.store_views import StoreEntry, filter_keys
 from headrace.state.spec import SessionKind, VersionedKind, WindowKind
 
 

@@ -9,10 +9,12 @@ from headrace.checkpoint.ledger import read_ledger
 from headrace.checkpoint.storage import Storage
 from headrace.model.ids import TaskId
 from headrace.query.catalog import Catalog, StoreDescription
+from headrace.query.execution import query_all, read_entries
 from headrace.query.json_values import dump_json
+from headrace.query.persistent_map import READ_ONLY
 from headrace.query.replica import load_task
-from headrace.query.store_views import open_view, query_all, read_entries
 from headrace.serde.protocol import Serde
+from headrace.state.read_only import open_view
 from headrace.state.spec import SessionKind, VersionedKind, WindowKind
 
 Row = tuple[Any, ...]
@@ -43,7 +45,7 @@ def export_rows(storage: Storage, batch: int, catalog: Catalog, name: str, task:
     """Read the rows of one task of a store after a batch; of a versioned store, the latest versions."""
     store = catalog.describe(name)
     state = catalog.open_task(task, load_task(storage, task, read_ledger(storage, batch).head(task)))
-    view = open_view(store, lambda: [state.store(name)])
+    view = open_view(store.spec, lambda: [state.store(name)], READ_ONLY)
     key, value = _cell_format(store.key), _cell_format(store.value)
     has_timestamp = any(column.name == "timestamp" for column in export_columns(store))
     for entry in read_entries(view, store, query_all(store)):

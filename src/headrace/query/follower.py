@@ -33,12 +33,13 @@ from headrace.model.clock import Clock, SystemClock
 from headrace.model.ids import TaskId
 from headrace.model.windows import milliseconds
 from headrace.query.catalog import Catalog, catalog_from_checkpoint, catalog_from_topology
+from headrace.query.execution import StoreEntry, execute_query, read_entries
 from headrace.query.history import BatchHistory, BatchSummary
-from headrace.query.persistent_map import PersistentMap
+from headrace.query.persistent_map import READ_ONLY, PersistentMap
 from headrace.query.queries import Position, Query, QueryResult
 from headrace.query.replica import DiskReplica, MemoryReplica, Replica, TaskReplica, TaskReplicas
-from headrace.query.store_views import StoreEntry, View, execute_query, open_view, read_entries
 from headrace.state.keys import successor
+from headrace.state.read_only import open_view
 from headrace.state.task_state import TaskState
 from headrace.topology.builder import Topology
 from headrace.topology.graph import Graph
@@ -88,18 +89,15 @@ class Snapshot:
 
     def store(self, name: str) -> Any:
         """Return a read-only view with the methods of the store's kind."""
-        return self.view(name)
-
-    def view(self, name: str) -> View:
-        return open_view(self.catalog.describe(name), lambda: self.open_stores(name))
+        return open_view(self.catalog.describe(name).spec, lambda: self.open_stores(name), READ_ONLY)
 
     def query(self, store: str, query: Query[R]) -> QueryResult[R]:
         """Answer a query."""
-        return QueryResult(execute_query(self.view(store), self.catalog.describe(store), query), self.position)
+        return QueryResult(execute_query(self.store(store), self.catalog.describe(store), query), self.position)
 
     def entries(self, store: str, query: Query[Any]) -> Iterator[StoreEntry]:
         """Answer a query with entries that have the same fields for every kind of store."""
-        return read_entries(self.view(store), self.catalog.describe(store), query)
+        return read_entries(self.store(store), self.catalog.describe(store), query)
 
     def open_stores(self, name: str) -> Sequence[Any]:
         """Return a store of every task, by partition."""
@@ -133,9 +131,9 @@ class Snapshot:
         return PersistentMap() if found is None else found
 
 
-def view_latest(name: str, latest: Callable[[], Snapshot]) -> View:
+def view_latest(name: str, latest: Callable[[], Snapshot]) -> Any:
     """Return a view of a store whose every call reads the snapshot that `latest` returns at that moment."""
-    return open_view(latest().catalog.describe(name), lambda: latest().open_stores(name))
+    return open_view(latest().catalog.describe(name).spec, lambda: latest().open_stores(name), READ_ONLY)
 
 
 class Freshness(NamedTuple):

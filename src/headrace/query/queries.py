@@ -4,7 +4,7 @@ A `Query[R]` has a result of type `R`: `KeyQuery[str, int]` is a `Query[int | No
 arguments, the value's is Any unless the query states it: `KeyQuery[str, int]("hello")`. So the classes
 have no `slots=True`: Python 3.11 cannot make an object of a generic class that is frozen and has slots that way.
 
-`execute_query` in store_views.py answers them. parameters.py makes them from the parameters of a URL or a command.
+`execute_query` in execution.py answers them. parameters.py makes them from the parameters of a URL or a command.
 """
 
 from __future__ import annotations

@@ -199,7 +199,7 @@ class Compiler:
     # ------------------------------------------------------------------------------------------------ user code
     def _context(self, kind: type[Context], name: str, children: Mapping[str, Emit]) -> Context:
         own, guard = self.graph.node_stores[name], self.failures.guard_punctuation
-        read_only = [store for store in self.graph.global_stores if store not in own]
+        read_only = {store: self.graph.stores[store] for store in self.graph.global_stores if store not in own}
         return kind(name, self.task_id, self.env, children, own, read_only, self.program.punctuations, guard)
 
     def _process(self, node: n.Process, children: Mapping[str, Emit]) -> Emit:

@@ -13,7 +13,7 @@ from headrace.model.record import FixedKeyRecord, Record, RecordMetadata
 from headrace.model.windows import milliseconds
 from headrace.runtime.environment import Emit, Env, fan_out
 from headrace.runtime.punctuation import Punctuations, Schedule
-from headrace.state.read_only import ReadOnly
+from headrace.state.read_only import open_view
 from headrace.state.spec import StoreSpec, store_name
 from headrace.topology.processor import Cancellable, Punctuation
 
@@ -48,7 +48,7 @@ class Context:
         env: Env,
         children: Mapping[str, Emit],
         stores: Collection[str],
-        read_only: Collection[str],
+        read_only: Mapping[str, StoreSpec],
         punctuations: Mapping[Punctuation, Punctuations],
         guard: Callable[[str, Callable[[int], None]], Callable[[int], None]],
     ) -> None:
@@ -97,7 +97,8 @@ class Context:
         if name in self._stores:
             return self._env.store(name)
         if name in self._read_only:
-            return ReadOnly(self._env.store(name), "only the processor that fills this global store may write to it")
+            reason = "only the processor that fills this global store may write to it"
+            return open_view(self._read_only[name], lambda: [self._env.store(name)], reason)
         have = ", ".join([*self._stores, *self._read_only]) or "none"
         raise InvalidStateStoreError(
             f"{self.node} has no store {name!r} (it has: {have}). "

@@ -17,10 +17,10 @@ import orjson
 
 from headrace.errors import UnsuitableQueryError
 from headrace.query.catalog import StoreDescription
+from headrace.query.execution import StoreEntry
 from headrace.query.follower import Snapshot
 from headrace.query.json_values import to_json
 from headrace.query.queries import MultiVersionedKeyQuery, Query, RangeQuery, SessionKeyQuery, SessionRangeQuery
-from headrace.query.store_views import StoreEntry
 from headrace.state.spec import VersionedKind
 from headrace.web.dashboard_json import Limits
 from headrace.web.responses import encode_json
