@@ -12,14 +12,14 @@ from headrace.checkpoint.manifest import Changelog
 from headrace.checkpoint.steps import TAKEOVER
 from headrace.checkpoint.storage import ObjectStorage
 from headrace.config import Config
-from headrace.errors import AlreadyRunningError, FencedError, LogBusyError, UnknownTopicError
+from headrace.errors import AlreadyRunningError, FencedError, LogBusyError, LogUnavailableError, UnknownTopicError
 from headrace.errors import ProducerFencedError as FencedByLog
-from headrace.model.clock import ManualClock
 from headrace.model.ids import TopicPartition
 from headrace.serde import STRING
 from tests.checkpoint.cluster import ME, Cluster, Ground, Killer, eager, outputs, run_to_end
 from tests.checkpoint.memory_log import MemoryLog
 from tests.checkpoint.programs import WORDS, Program
+from tests.clocks import ManualClock
 
 NOTHING = Fingerprint((), (), {})
 
@@ -174,18 +174,28 @@ def test_a_log_that_is_busy_is_asked_again(ground):
 
 
 def test_what_the_log_does_not_take_waits_until_it_does(ground):
-    out = ground.log.topics().pop("out")
+    def refuse(*_):
+        raise LogUnavailableError("no room left")
+
     cluster = Cluster(ground, WORDS, limit=7)
-    with pytest.raises(UnknownTopicError, match="'out'"):
+    deliver, ground.log.deliver = ground.log.deliver, refuse
+    with pytest.raises(LogUnavailableError, match="no room left"):
         cluster.run()
     cluster.kill()
-    with pytest.raises(UnknownTopicError):
+    with pytest.raises(LogUnavailableError):
         Cluster(ground, WORDS)
-    ground.log.topics()["out"] = out
+    ground.log.deliver = deliver
     again = Cluster(ground, WORDS)
     assert len(outputs(ground.log)[("out", 0)]) == 22
     assert again.run() == 0
     again.close()
+
+
+def test_a_topic_that_is_missing_at_delivery_is_created(ground):
+    ground.log.topics().pop("out")
+    run_to_end(ground, WORDS).close()
+    assert ground.log.topic("out").partitions == 1
+    assert len(outputs(ground.log)[("out", 0)]) == 22
 
 
 def test_topics_that_join_later_are_remembered(ground):

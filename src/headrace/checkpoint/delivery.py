@@ -35,7 +35,7 @@ class DeliveryTarget(Protocol):
     """The methods of `log.protocol.Log` that a coordinator calls."""
 
     def topics(self) -> Mapping[str, Topic]: ...
-    def topic(self, name: str) -> Topic: ...
+    def create_topic(self, name: str) -> Topic: ...
     def extents(self, topics: Sequence[str]) -> dict[TopicPartition, Extent]: ...
     def append(self, items: Sequence[Item]) -> list[int]: ...
     def begin_delivery(self, application: str, number: int, items: Sequence[Item]) -> Callable[[], None]: ...
@@ -73,7 +73,7 @@ class Delivery:
             sections = read_sections(number, outboxes, read)
         else:
             sections = read_sections(number, outboxes if left else (), read, lambda section: section.topic in left)
-        items = merge_outboxes(sections, lambda topic: self._log.topic(topic).partitions)
+        items = merge_outboxes(sections, self._count_partitions)
         with step(DELIVERY, self._at_step):
             wait = self._retry(number, lambda: self._send(number, items))
 
@@ -102,6 +102,11 @@ class Delivery:
         if deliver_in_shares is None or not outboxes or sum(blob.size for _, blob in outboxes) < self._share_bytes:
             return None
         return self._retry(number, lambda: deliver_in_shares(number))
+
+    def _count_partitions(self, topic: str) -> int:
+        """Creates a missing topic with one partition, as a Kafka broker may."""
+        topics = self._log.topics()
+        return (topics[topic] if topic in topics else self._log.create_topic(topic)).partitions
 
     def _send(self, number: int, items: Sequence[Item]) -> Callable[[], None]:
         if self._exactly_once:

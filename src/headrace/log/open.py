@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from headrace.config.settings import client_settings, name_once
 from headrace.errors import ConfigError
 from headrace.log.embedded.file_log import FileLog
-from headrace.log.protocol import Extent, Item, Log, Topic
-from headrace.model.ids import TopicPartition
+from headrace.log.protocol import Log
 
 
 def open_log(address: str, settings: Mapping[str, Any] | None = None) -> Log:
@@ -50,32 +49,3 @@ def resolve_log(log: Log | str, config: ClientConfig | None = None) -> tuple[Log
         for name in settings:
             name_once(name, f"it is for the clients of a Kafka cluster, and the log is {log}")
     return open_log(log, settings), True
-
-
-class TopicCreatingLog:
-    """The log that deliveries go to: `topic` creates a missing topic with one partition, as a Kafka broker may."""
-
-    def __init__(self, log: Log) -> None:
-        self._log = log
-
-    def topic(self, name: str) -> Topic:
-        topics = self._log.topics()
-        return topics[name] if name in topics else self._log.create_topic(name)
-
-    def topics(self) -> Mapping[str, Topic]:
-        return self._log.topics()
-
-    def extents(self, topics: Sequence[str]) -> dict[TopicPartition, Extent]:
-        return self._log.extents(topics)
-
-    def append(self, items: Sequence[Item]) -> list[int]:
-        return self._log.append(items)
-
-    def begin_delivery(self, application: str, number: int, items: Sequence[Item]) -> Callable[[], None]:
-        return self._log.begin_delivery(application, number, items)
-
-    def delivered(self, application: str) -> int:
-        return self._log.delivered(application)
-
-    def mark_delivered(self, application: str, number: int | None) -> None:
-        self._log.mark_delivered(application, number)

@@ -28,7 +28,7 @@ from headrace.errors import (
     UnknownStoreError,
     UnknownTopicError,
 )
-from headrace.log.open import TopicCreatingLog, open_log
+from headrace.log.open import open_log
 from headrace.log.protocol import Extent
 from headrace.model.ids import TaskId, TopicPartition
 from headrace.model.partitioner import partition_of
@@ -155,7 +155,7 @@ class Run:
         )  # before the positions, which a Java application may still move
         return Coordinator.open(
             storage,
-            TopicCreatingLog(self._log),
+            self._log,
             setup.application_id,
             compute_fingerprint(setup.graph, job.plan, setup.config, tasks=tasks, partitions=job.partitions),
             topics={name: topic.id for name, topic in found.items()},
