@@ -36,7 +36,6 @@ from headrace.cli.output import CommandError, UsageError, print_json, print_note
 from headrace.clients.admin import offsets_at
 from headrace.config import Config, parsing
 from headrace.errors import CheckpointCorruptedError, CheckpointMismatchError
-from headrace.log.open import TopicCreatingLog
 from headrace.log.protocol import Extent, Log
 from headrace.model.clock import SystemClock
 from headrace.model.ids import TopicPartition
@@ -143,7 +142,6 @@ Offsets = dict[TopicPartition, int]
 Extents = Mapping[TopicPartition, Extent]
 # (log, the input partitions with their extents, the current positions) -> the new positions
 OffsetTarget = Callable[[Log, Extents, Mapping[TopicPartition, int]], Offsets]
-_DURATION = re.compile(r"P(?:(\d+)D)?(?:T(?:(\d+)H)?(?:(\d+)M)?(?:(\d+(?:\.\d{1,3})?)S)?)?")
 
 
 def choose_target(
@@ -265,16 +263,10 @@ def _target_file(path: Path) -> OffsetTarget:
 
 
 def parse_duration(text: str) -> int:
-    """Parse an ISO 8601 duration into milliseconds.
-
-    >>> parse_duration("P1DT2H"), parse_duration("PT1.5S")
-    (93600000, 1500)
-    """
-    found = _DURATION.fullmatch(text)
-    if found is None or not any(found.groups()):
+    found = parsing.iso_duration(text)
+    if found is None:
         raise UsageError(f"--by-duration is PnDTnHnMnS, such as PT1H30M, not {text!r}")
-    days, hours, minutes, seconds = (float(part or 0) for part in found.groups())
-    return round((((days * 24 + hours) * 60 + minutes) * 60 + seconds) * 1000)
+    return found
 
 
 def parse_datetime(text: str) -> int:
@@ -372,7 +364,7 @@ def reset_checkpoint(
 
 def _deliver_rest(storage: Storage, log: Log, application: str, loaded: LoadedCheckpoint) -> str | None:
     """Deliver the batches that are committed and not in the log yet. Return a warning if that is impossible."""
-    delivery = Delivery(TopicCreatingLog(log), application, exactly_once=True, at_step=ignore_step)
+    delivery = Delivery(log, application, exactly_once=True, at_step=ignore_step)
     if loaded.damage is not None:
         return f"{loaded.damage}. The batches that were committed last may not have been delivered"
     try:

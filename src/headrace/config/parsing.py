@@ -123,13 +123,25 @@ def offset_reset(value: Any) -> str | int:
     if isinstance(value, (int, timedelta)):
         return milliseconds(value)
     word, _, duration = str(value).partition(":")
-    found = re.fullmatch(r"P(?:(\d+)D)?(?:T(?:(\d+)H)?(?:(\d+)M)?(?:(\d+)S)?)?", duration)
-    if word == "by_duration" and found and any(found.groups()):
-        days, hours, minutes, seconds = (int(part or 0) for part in found.groups())
-        return milliseconds(timedelta(days=days, hours=hours, minutes=minutes, seconds=seconds))
+    ago = iso_duration(duration) if word == "by_duration" else None
+    if ago is not None:
+        return ago
     if value in {"earliest", "latest", "none"}:
         return value
     raise ValueError("give earliest, latest, none, by_duration:PnDTnHnMnS, or so many milliseconds back")
+
+
+def iso_duration(text: str) -> int | None:
+    """The milliseconds of an ISO 8601 duration, PnDTnHnMnS; None if the text is not one.
+
+    >>> iso_duration("P1DT2H"), iso_duration("PT1.5S"), iso_duration("1 day")
+    (93600000, 1500, None)
+    """
+    found = re.fullmatch(r"P(?:(\d+)D)?(?:T(?:(\d+)H)?(?:(\d+)M)?(?:(\d+(?:\.\d{1,3})?)S)?)?", text)
+    if found is None or not any(found.groups()):
+        return None
+    days, hours, minutes, seconds = (float(part or 0) for part in found.groups())
+    return round((((days * 24 + hours) * 60 + minutes) * 60 + seconds) * 1000)
 
 
 def time_scope(value: Any) -> str:
