@@ -32,7 +32,6 @@ from headrace.checkpoint.ownership import LeaseHolder
 from headrace.checkpoint.restore import READY
 from headrace.checkpoint.steps import RANGES_PLANNED, TASK_RUN, AtStep, ignore_step, step
 from headrace.config import Config
-from headrace.model.clock import ManualClock
 from headrace.model.ids import TaskId, TopicPartition
 from headrace.model.partitioner import partition_of
 from headrace.plan.partition_counts import partition_counts, task_counts
@@ -42,6 +41,7 @@ from headrace.runtime.task import Task, TaskEnvironment
 from headrace.state.delta import Delta
 from headrace.state.engine import MemoryEngine
 from tests.checkpoint.programs import CONFIG, Program
+from tests.clocks import ManualClock
 
 # Everything happens often, and nothing beside the batches: a killer must meet the same steps in every run.
 EAGER = CommitOptions(

@@ -11,10 +11,10 @@ from headrace.checkpoint.delivery import read_share
 from headrace.checkpoint.outbox import encode_outbox
 from headrace.checkpoint.receipt import Receipt
 from headrace.errors import LogBusyError, StreamsError
-from headrace.model.clock import ManualClock
 from headrace.model.ids import TaskId
 from tests.checkpoint.cluster import ME, eager
 from tests.checkpoint.memory_log import MemoryLog
+from tests.clocks import ManualClock
 
 SHARES, KEYS = 3, [b"%d" % n for n in range(40)]
 

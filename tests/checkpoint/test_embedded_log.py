@@ -12,10 +12,10 @@ from headrace.errors import ProducerFencedError
 from headrace.log.chunk_format import pack
 from headrace.log.embedded.file_log import FileLog
 from headrace.log.protocol import Log, Records
-from headrace.model.clock import ManualClock
 from headrace.model.ids import TopicPartition
 from tests.checkpoint.cluster import ME, Cluster, Ground, Killed, Killer, eager, outputs, run_to_end
 from tests.checkpoint.programs import TAGS, WORDS, Program
+from tests.clocks import ManualClock
 
 
 def filled(place, program: Program) -> FileLog:

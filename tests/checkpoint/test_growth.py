@@ -23,11 +23,11 @@ from headrace.checkpoint.delta_files import read_delta
 from headrace.checkpoint.restore import MemoryEngineProvider, restore
 from headrace.checkpoint.steps import ignore_step
 from headrace.checkpoint.storage import DiskStorage
-from headrace.model.clock import ManualClock
 from headrace.model.ids import TaskId
 from headrace.state.delta import Delta
 from tests.checkpoint.cluster import ME
 from tests.checkpoint.memory_log import MemoryLog
+from tests.clocks import ManualClock
 
 pytestmark = pytest.mark.slow
 BATCHES, TASKS = 2000, 6

@@ -11,11 +11,11 @@ from headrace.checkpoint import CommitHooks, Coordinator, Fingerprint, open_stor
 from headrace.checkpoint.ledger import manifest_numbers
 from headrace.checkpoint.receipt import Receipt
 from headrace.errors import CheckpointCorruptedError, CheckpointMismatchError, StageRerunError, StorageError
-from headrace.model.clock import ManualClock
 from headrace.model.ids import TaskId, TopicPartition
 from tests.checkpoint.cluster import ME, Cluster, Ground, eager, outputs, run_to_end
 from tests.checkpoint.memory_log import MemoryLog
 from tests.checkpoint.programs import LINES, MANY_WORDS, TEXTS, WORDS, Program
+from tests.clocks import ManualClock
 
 NOTHING = Fingerprint((), (), {})
 

@@ -10,7 +10,7 @@ import pytest
 from headrace.checkpoint.ownership import LeaseHolder, Ownership, has_exited, this_process
 from headrace.checkpoint.storage import DiskStorage, ObjectStorage
 from headrace.errors import AlreadyRunningError, FencedError
-from headrace.model.clock import ManualClock
+from tests.clocks import ManualClock
 
 HERE, THERE = LeaseHolder("one", "m1", 11, "t1"), LeaseHolder("two", "m2", 22, "t2")
 LEASE = 900

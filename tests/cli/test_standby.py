@@ -12,9 +12,9 @@ from headrace.checkpoint.ownership import LeaseHolder, Ownership
 from headrace.checkpoint.storage import ObjectStorage
 from headrace.cli.standby import run_standby
 from headrace.errors import AlreadyRunningError
-from headrace.model.clock import ManualClock
 from headrace.query import Follower
 from headrace.query.standby import OwnerCheck, wait_for_takeover
+from tests.clocks import ManualClock
 from tests.query.programs import every_kind, finished
 
 ONE, OTHER = LeaseHolder("here", "machine", 1, "10"), LeaseHolder("here", "machine", 2, "20")

@@ -11,11 +11,12 @@ from typer.testing import CliRunner
 
 from headrace.checkpoint.storage import DiskStorage
 from headrace.cli.main import app
-from headrace.model.clock import ManualClock, SystemClock
+from headrace.model.clock import SystemClock
 from headrace.query import Follower
 from headrace.query.client import Client
 from headrace.query.status import SlotReport, encode_slots
 from tests.checkpoint.cluster import Cluster, Ground
+from tests.clocks import ManualClock
 from tests.query.programs import SHOWN, THREE, started
 
 

@@ -16,7 +16,7 @@ from headrace.checkpoint.coordinator import CommitHooks, Coordinator
 from headrace.checkpoint.ownership import LeaseHolder, Ownership
 from headrace.checkpoint.steps import BATCH, DELIVERY, DELTA_WRITTEN, MANIFEST
 from headrace.errors import AlreadyRunningError, FencedError, StorageError
-from headrace.model.clock import ManualClock, SystemClock
+from headrace.model.clock import SystemClock
 from tests.checkpoint.cluster import Ground as InProcess
 from tests.checkpoint.cluster import Killer, outputs, run_to_end
 from tests.checkpoint.memory_log import MemoryLog
@@ -30,6 +30,7 @@ from tests.checkpoint.test_storage import (  # noqa: F401 - the contract, here o
     test_names_are_listed_by_prefix_and_in_order,
     test_of_many_who_make_a_file_at_once_one_succeeds,
 )
+from tests.clocks import ManualClock
 from tests.faults.ground import ROOT
 from tests.faults.killing import Kill
 

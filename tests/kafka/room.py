@@ -16,8 +16,8 @@ from headrace.log.kafka import KafkaLog
 from headrace.log.kafka.consumer_groups import GroupMembers
 from headrace.log.protocol import Chunk, Extent, Group, Item, Membership, ProducerSequence, Topic
 from headrace.log.topic_config import check_topic_name
-from headrace.model.clock import ManualClock
 from headrace.model.ids import TopicPartition
+from tests.clocks import ManualClock
 
 Offsets = Mapping[TopicPartition, int]
 

@@ -14,9 +14,9 @@ from headrace.log.kafka import KafkaLog
 from headrace.log.kafka.clients import kafka
 from headrace.log.open import open_log
 from headrace.log.protocol import Extent, Records
-from headrace.model.clock import ManualClock
 from headrace.model.ids import TopicPartition
 from headrace.testing.broker import _free_port
+from tests.clocks import ManualClock
 from tests.kafka.room import Room
 from tests.log.harness import A, records, rows, until, values
 

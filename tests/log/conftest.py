@@ -7,7 +7,7 @@ import pytest
 
 from headrace.log.embedded.file_log import FileLog
 from headrace.log.protocol import Log
-from headrace.model.clock import ManualClock
+from tests.clocks import ManualClock
 from tests.kafka.fixtures import broker_address, warm
 from tests.kafka.room import Room
 from tests.log.harness import NOW, file_log, scratch

@@ -11,8 +11,8 @@ from typing import TypeVar
 
 from headrace.log.embedded.file_log import FileLog
 from headrace.log.protocol import Log, LogRow, Records
-from headrace.model.clock import ManualClock
 from headrace.model.ids import TopicPartition
+from tests.clocks import ManualClock
 
 Found = TypeVar("Found")
 MEMORY = Path("/dev/shm")  # noqa: S108

@@ -10,7 +10,7 @@ from headrace.errors import ProducerFencedError
 from headrace.log.embedded import chunks, cleaner
 from headrace.log.embedded.file_log import FileLog
 from headrace.log.protocol import Extent, ProducerSequence
-from headrace.model.clock import ManualClock
+from tests.clocks import ManualClock
 from tests.log.harness import NOW, A, chunk_files, file_log, pairs, records, rows, seeded, values
 
 DAY = 86_400_000

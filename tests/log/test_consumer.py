@@ -19,8 +19,8 @@ from headrace.errors import (
 )
 from headrace.log.embedded.file_log import FileLog
 from headrace.log.protocol import Chunk, Extent, Log, Records
-from headrace.model.clock import ManualClock
 from headrace.model.ids import TopicPartition
+from tests.clocks import ManualClock
 from tests.log.harness import NOW, A, B, records, until
 
 B1, B2 = TopicPartition("b", 1), TopicPartition("b", 2)

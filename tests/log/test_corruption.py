@@ -10,8 +10,8 @@ import pytest
 from headrace.errors import LogCorruptedError, LogUnavailableError, StreamsError
 from headrace.log.embedded import chunks
 from headrace.log.protocol import ProducerSequence, Records
-from headrace.model.clock import ManualClock
 from headrace.model.ids import TopicPartition
+from tests.clocks import ManualClock
 from tests.log.harness import NOW, A, B, chunk_files, file_log, flip, records, rows, seeded
 from tests.profiles import examples
 

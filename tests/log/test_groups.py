@@ -6,8 +6,8 @@ from headrace.errors import GroupInUseError, ProducerFencedError, UnknownGroupEr
 from headrace.log.embedded.consumer_groups import assign_ranges
 from headrace.log.embedded.file_log import FileLog
 from headrace.log.protocol import Group, Log
-from headrace.model.clock import ManualClock
 from headrace.model.ids import TopicPartition
+from tests.clocks import ManualClock
 from tests.log.harness import A, B, records, until
 
 B1, B2 = TopicPartition("b", 1), TopicPartition("b", 2)

@@ -19,8 +19,8 @@ from hypothesis.stateful import (
 from headrace.errors import GroupInUseError, OffsetOutOfRangeError, ProducerFencedError
 from headrace.log.embedded import chunks, compaction
 from headrace.log.protocol import Extent, LogRow, ProducerSequence, Records
-from headrace.model.clock import ManualClock
 from headrace.model.ids import TopicPartition
+from tests.clocks import ManualClock
 from tests.log.harness import NOW, file_log, rows, scratch
 from tests.profiles import examples
 

@@ -14,7 +14,7 @@ from headrace.log import open_log
 from headrace.log.embedded.database import Database, WriterLock
 from headrace.log.embedded.file_log import FileLog
 from headrace.log.protocol import Records
-from headrace.model.clock import ManualClock
+from tests.clocks import ManualClock
 from tests.log.harness import NOW, A, file_log, records, values
 
 

@@ -11,8 +11,8 @@ import pytest
 
 from headrace.log.embedded.file_log import FileLog
 from headrace.log.protocol import Log, Records
-from headrace.model.clock import ManualClock
 from headrace.model.ids import TopicPartition
+from tests.clocks import ManualClock
 from tests.log import worker
 from tests.log.harness import A, B, chunk_files, rows, seeded
 

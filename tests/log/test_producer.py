@@ -21,10 +21,10 @@ from headrace.errors import (
 from headrace.log.embedded.file_log import FileLog
 from headrace.log.open import open_log
 from headrace.log.protocol import Item, Log, ProducerSequence
-from headrace.model.clock import ManualClock
 from headrace.model.ids import TopicPartition
 from headrace.model.partitioner import partition_of
 from headrace.model.record import RecordMetadata
+from tests.clocks import ManualClock
 from tests.log.harness import NOW, A, B, rows, values
 
 LONG = 3_600_000  # a linger that no test waits for

@@ -4,8 +4,9 @@ import time
 
 import pytest
 
-from headrace.model.clock import ManualClock, SystemClock
+from headrace.model.clock import SystemClock
 from headrace.model.ids import TaskId, TopicPartition
+from tests.clocks import ManualClock
 
 
 def test_a_task_id_is_written_as_kafka_streams_writes_it():

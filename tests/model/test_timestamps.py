@@ -9,8 +9,8 @@ import pytest
 
 from headrace.errors import ConfigError, StreamsError
 from headrace.model import timestamps
-from headrace.model.clock import ManualClock
 from headrace.model.record import Record
+from tests.clocks import ManualClock
 
 ALL = [timestamps.RECORD, timestamps.LOG_AND_SKIP, timestamps.PARTITION_TIME, timestamps.WALL_CLOCK]
 

@@ -9,7 +9,6 @@ from headrace import Application
 from headrace.checkpoint.compaction import CompactionPolicy
 from headrace.checkpoint.storage import ObjectStorage
 from headrace.errors import CheckpointCorruptedError, CheckpointMismatchError
-from headrace.model.clock import ManualClock
 from headrace.query import (
     BatchNotKeptError,
     Follower,
@@ -22,6 +21,7 @@ from headrace.query import (
 from headrace.query.replica import DiskReplica
 from tests.checkpoint.cluster import Cluster, eager
 from tests.checkpoint.programs import CONFIG, WORDS, Program
+from tests.clocks import ManualClock
 from tests.query.programs import ONE, ROWS, SHOWN, THREE, every_kind, feed, finished, started
 
 
