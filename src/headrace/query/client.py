@@ -10,16 +10,16 @@ import json
 import threading
 from collections.abc import Iterator
 from datetime import timedelta
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 from urllib.parse import quote, urlencode, urlsplit
 
 from headrace.errors import SerializationError, StreamsError, failure_named
+from headrace.log.base import Closeable
 from headrace.model.ids import TopicPartition
 from headrace.model.record import ValueAndTimestamp, VersionedRecord
 from headrace.model.windows import Window, Windowed, milliseconds
 from headrace.query.json_values import from_json
-from headrace.query.parameters import format_key
+from headrace.query.parameters import Operation, format_key
 from headrace.query.queries import Position
 
 
@@ -35,7 +35,7 @@ class RemoteError(StreamsError):
         self.retriable = status == 503
 
 
-class Client:
+class Client(Closeable):
     """A client of one server. Each thread has its own connection. `timeout` of a request is in ms or a `timedelta`."""
 
     def __init__(self, url: str, *, token: str | None = None, timeout: int | timedelta = 30_000) -> None:
@@ -53,7 +53,7 @@ class Client:
         return self._request("/stores")["stores"]
 
     def store(self, name: str) -> dict[str, Any]:
-        return self._request(f"/stores/{_quote(name)}")
+        return self._request(_path(name))
 
     def get(self, store: str, key: Any, **options: Any) -> Any:
         """Return the value of a key, with its timestamp if the store has them, or None.
@@ -64,36 +64,27 @@ class Client:
 
     def get_with_position(self, store: str, key: Any, **options: Any) -> tuple[Any, Position]:
         """Return the value of a key, and the position of the answer."""
-        found = self._request(
-            f"/stores/{_quote(store)}/keys", key=self._format_key(store, key), allow_missing=True, **options
-        )
+        found = self._request(_path(store, "keys"), key=self._format_key(store, key), allow_missing=True, **options)
         return _decode_value(found) if found["found"] else None, _decode_position(found["position"])
 
     def range(self, store: str, low: Any = None, high: Any = None, **options: Any) -> Iterator[tuple[Any, Any]]:
         """Iterate over (key, value) from `low` to `high`. Options: `descending`, `limit` (rows of a page), `as_of`."""
         bounds = {"from": self._format_key(store, low), "to": self._format_key(store, high)}
-        return self._read_pairs(f"/stores/{_quote(store)}/range", **bounds, **options)
+        return self._read_pairs(store, "range", **bounds, **options)
 
     def prefix(self, store: str, prefix: Any, **options: Any) -> Iterator[tuple[Any, Any]]:
-        return self._read_pairs(f"/stores/{_quote(store)}/prefix", prefix=self._format_key(store, prefix), **options)
+        return self._read_pairs(store, "prefix", prefix=self._format_key(store, prefix), **options)
 
     def windows(self, store: str, key: Any = None, **options: Any) -> Iterator[tuple[Windowed, Any]]:
         """Iterate over windows or sessions, of one key or of all. Options: `start` and `end` bound their times."""
-        times = {"from": options.pop("start", None), "to": options.pop("end", None)}
-        return self._read_pairs(
-            f"/stores/{_quote(store)}/windows", key=self._format_key(store, key), **times, **options
-        )
+        return self._read_pairs(store, "windows", **self._key_and_times(store, key, options))
 
     def versions(self, store: str, key: Any, **options: Any) -> Iterator[VersionedRecord]:
-        times = {"from": options.pop("start", None), "to": options.pop("end", None)}
-        found = self._read_rows(
-            f"/stores/{_quote(store)}/versions", key=self._format_key(store, key), **times, **options
-        )
-        return (_decode_value(row) for row in found)
+        return map(_decode_value, self._read_rows(store, "versions", **self._key_and_times(store, key, options)))
 
     def act(self, action: str) -> None:
         """Pause, resume, snapshot or stop the application. This needs a token on the server and in this client."""
-        self._request(f"/actions/{_quote(action)}", method="POST")
+        self._request(f"/actions/{quote(action, safe='')}", method="POST")
 
     def scale(self, slots: int) -> int:
         """Set the number of slots; returns how many Spark has room for. This needs a token, as `act` does."""
@@ -106,25 +97,21 @@ class Client:
             connection.close()
             del self._local.connection
 
-    def __enter__(self) -> Self:
-        return self
+    def _key_and_times(self, store: str, key: Any, options: dict[str, Any]) -> dict[str, Any]:
+        times = {"from": options.pop("start", None), "to": options.pop("end", None)}
+        return {"key": self._format_key(store, key), **times, **options}
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
-    def _read_pairs(self, path: str, **parameters: Any) -> Iterator[tuple[Any, Any]]:
-        for row in self._read_rows(path, **parameters):
+    def _read_pairs(self, store: str, operation: Operation, **parameters: Any) -> Iterator[tuple[Any, Any]]:
+        for row in self._read_rows(store, operation, **parameters):
             key = from_json(row["key"])
             if "window" in row:
                 key = Windowed(key, Window(row["window"]["start"], row["window"]["end"]))
             yield key, _decode_value(row)
 
-    def _read_rows(self, path: str, **parameters: Any) -> Iterator[dict[str, Any]]:
+    def _read_rows(self, store: str, operation: Operation, **parameters: Any) -> Iterator[dict[str, Any]]:
         after: str | None = None
         while True:
-            page = self._request(path, **parameters, next=after)
+            page = self._request(_path(store, operation), **parameters, next=after)
             yield from page["rows"]
             after = page["next"]
             if after is None:
@@ -177,9 +164,8 @@ class Client:
         return found
 
 
-def _quote(name: str) -> str:
-    """Escape a name as one segment of a URL path."""
-    return quote(name, safe="")
+def _path(store: str, *operation: str) -> str:
+    return "/".join(("/stores", quote(store, safe=""), *operation))
 
 
 def _decode_value(row: dict[str, Any]) -> Any:

@@ -19,10 +19,9 @@ import uuid
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from types import TracebackType
-from typing import Self
 
 from headrace.errors import StreamsError
+from headrace.log.base import Closeable
 from headrace.testing.kafka_jars import kafka_jars
 
 _PASSWORD = "headrace"  # noqa: S105 - of a certificate that is made for a test
@@ -127,7 +126,7 @@ appender.console.layout.pattern = %d %p %m (%c)%n
 """
 
 
-class KafkaBroker:
+class KafkaBroker(Closeable):
     """A single Kafka broker with a port and a directory of its own; `with KafkaBroker() as broker:` starts and ends it.
 
     `address` is what `open_log` and `Application(log=...)` take, `bootstrap` what Kafka's own clients take. The jars
@@ -220,14 +219,6 @@ class KafkaBroker:
             self.kill()
         if self._is_own_directory:
             shutil.rmtree(self.directory, ignore_errors=True)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     # --------------------------------------------------------------------------------------------------- how it runs
     def _running(self) -> subprocess.Popen[bytes]:

@@ -16,8 +16,7 @@ from collections.abc import Generator, Iterable, Mapping
 from contextlib import contextmanager
 from datetime import datetime, timedelta
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Generic, Self, cast, overload
+from typing import Any, Generic, cast, overload
 
 from typing_extensions import TypeVar
 
@@ -25,6 +24,7 @@ from headrace.config import Config
 from headrace.config.properties import read_properties
 from headrace.errors import InvalidStateStoreError, StreamsError
 from headrace.hints import explain_names, guess
+from headrace.log.base import Closeable
 from headrace.model.ids import TaskId
 from headrace.model.record import Record, headers_of
 from headrace.model.timestamps import epoch_milliseconds
@@ -67,7 +67,7 @@ NOT_READ = -1  # the time of a queue whose first record was dropped: it goes fir
     },
     {"start_timestamp": "start", "auto_advance": "advance", "initial_wall_clock_time": "wall_clock"},
 )
-class TopologyTestDriver:
+class TopologyTestDriver(Closeable):
     """Runs a topology in memory, one record at a time.
 
     `config` has Kafka Streams' names, or is the path of a properties file. `wall_clock` is the time at which the test
@@ -227,14 +227,6 @@ class TopologyTestDriver:
                 failed.append(error)
         if failed and not self._failed:
             raise failed[0]
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     # -------------------------------------------------------------------------------------- how records go round
     def pipe_row(self, topic: str, key: bytes | None, value: bytes | None, timestamp: int, headers: Any) -> None:
