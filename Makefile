@@ -89,6 +89,7 @@ bench: $(INSTALLED) java
 	$(BIN)/python benchmarks/core.py
 	$(BIN)/python benchmarks/engine.py
 	$(BIN)/python -m benchmarks.scaling
+	$(BIN)/python -m benchmarks.clients
 
 clean:
 	rm -rf .venv build dist .pytest_cache .ruff_cache .hypothesis
