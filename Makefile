@@ -90,6 +90,7 @@ bench: $(INSTALLED) java
 	$(BIN)/python benchmarks/engine.py
 	$(BIN)/python -m benchmarks.scaling
 	$(BIN)/python -m benchmarks.clients
+	$(BIN)/python -m benchmarks.recovery
 
 clean:
 	rm -rf .venv build dist .pytest_cache .ruff_cache .hypothesis

@@ -11,6 +11,8 @@ import pytest
 
 from headrace import StreamsBuilder, Topology, serde
 from headrace.app import Application
+from headrace.checkpoint.ledger import manifest_numbers, read_ledger
+from headrace.checkpoint.storage import open_storage
 from headrace.clients.consumer import Consumer
 from headrace.clients.producer import Producer
 from headrace.log.open import open_log
@@ -92,3 +94,13 @@ def test_a_second_run_goes_on_where_the_first_one_ended_and_repeats_nothing(addr
     produce(address, ["kafka"])
     application(address, tmp_path, trigger=trigger).run_available()
     assert counted(address)[len(first) :] == [("kafka", 4)]
+
+
+def test_the_deltas_of_a_task_are_merged_when_there_are_as_many_as_the_setting_allows(address: str, tmp_path: Path):
+    with application(address, tmp_path, num_stream_threads=1, checkpoint_max_deltas=2) as app:
+        for _ in range(12):
+            produce(address, LINES)
+            app.drain()
+    storage = open_storage(str(tmp_path / "checkpoint"))
+    ledger = read_ledger(storage, manifest_numbers(storage)[-1])
+    assert max(len(ledger.head(task).chain) for task in ledger.tasks) <= 4  # a merge runs beside the next batches

@@ -74,6 +74,10 @@ class Config:
     bootstrap_servers: str | None = setting(
         None, parsing.text, "the log: HOST:PORT of Kafka brokers, or file:DIRECTORY", "spark.job"
     )
+    checkpoint_max_deltas: int = setting(
+        16, parsing.positive, "how many deltas of a task's state the checkpoint has at most before they are merged",
+        "spark.run",
+    )  # fmt: skip
     commit_interval_ms: int | None = setting(
         None, parsing.milliseconds,
         "how often, at most, a batch starts; not set: whenever records have arrived (micro-batch: 100)",

@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
+from headrace.checkpoint.compaction import CompactionPolicy
 from headrace.checkpoint.coordinator import CommitHooks, CommitOptions, Coordinator
 from headrace.checkpoint.fingerprint import compute_fingerprint
 from headrace.checkpoint.ledger import manifest_numbers
@@ -164,6 +165,7 @@ class Run:
             options=CommitOptions(
                 exactly_once=setup.config.processing_guarantee == "exactly_once",
                 share_bytes=setup.config.delivery_job_min_bytes,
+                compaction=CompactionPolicy(max_deltas=setup.config.checkpoint_max_deltas),
             ),
             hooks=CommitHooks(
                 at_step=setup.at_step, delivered=self._record_delivery, deliver_in_shares=self._deliver_in_shares
