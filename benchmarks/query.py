@@ -29,13 +29,14 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from headrace import StreamsBuilder, serde
-from headrace.checkpoint import Coordinator, compute_fingerprint
+from headrace.checkpoint.coordinator import Coordinator
+from headrace.checkpoint.fingerprint import compute_fingerprint
 from headrace.checkpoint.receipt import Receipt, complete_receipt, new_attempt
 from headrace.checkpoint.storage import DiskStorage
 from headrace.config import Config
 from headrace.log.embedded.file_log import FileLog
 from headrace.model.ids import TaskId
-from headrace.plan.subtopologies import plan
+from headrace.plan import plan
 from headrace.query import Follower
 from headrace.runtime.rows import Inputs, batch_rows
 from headrace.runtime.task import Task, TaskEnvironment

@@ -24,8 +24,7 @@ from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
-from headrace.checkpoint.delta_files import DeltaRef, read_delta
-from headrace.checkpoint.files import BlobRef, digest_of
+from headrace.checkpoint.files import BlobRef, DeltaRef, digest_of, read_delta
 from headrace.checkpoint.restore import LmdbEngineProvider, restore
 from headrace.checkpoint.storage import DiskStorage
 from headrace.model.ids import TaskId

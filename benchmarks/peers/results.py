@@ -13,7 +13,7 @@ from benchmarks.peers.goals import Outcomes, goals
 from benchmarks.peers.systems import SYSTEMS
 from benchmarks.peers.table import COLUMNS, notes, sections
 from benchmarks.peers.workloads import NAMES, workload
-from headrace.testing.kafka_jars import VERSION
+from headrace.testing.broker import VERSION
 
 METHOD = """\
 One system after another works on a backlog of the same records in four partitions, on one machine with the broker

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from headrace.testing.kafka_jars import STREAMS, kafka_jars
+from headrace.testing.broker import STREAMS, kafka_jars
 
 HERE = Path(__file__).parent
 ROOT = HERE.parent.parent

@@ -8,34 +8,21 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from headrace.checkpoint import (
-    CommitHooks,
-    CommitOptions,
-    Coordinator,
-    LmdbEngineProvider,
-    MemoryEngineProvider,
-    Receipt,
-    Storage,
-    complete_receipt,
-    compute_fingerprint,
-    decode_receipt,
-    encode_receipt,
-    new_attempt,
-    read_ledger,
-    restore,
-)
 from headrace.checkpoint.compaction import CompactionPolicy
-from headrace.checkpoint.delta_files import read_delta
-from headrace.checkpoint.files import read_blob
+from headrace.checkpoint.coordinator import CommitHooks, CommitOptions, Coordinator
+from headrace.checkpoint.files import read_blob, read_delta
+from headrace.checkpoint.fingerprint import compute_fingerprint
+from headrace.checkpoint.ledger import read_ledger
 from headrace.checkpoint.outbox import decode_rows
 from headrace.checkpoint.ownership import LeaseHolder
-from headrace.checkpoint.restore import READY
+from headrace.checkpoint.receipt import Receipt, complete_receipt, decode_receipt, encode_receipt, new_attempt
+from headrace.checkpoint.restore import READY, LmdbEngineProvider, MemoryEngineProvider, restore
 from headrace.checkpoint.steps import RANGES_PLANNED, TASK_RUN, AtStep, ignore_step, step
+from headrace.checkpoint.storage import Storage
 from headrace.config import Config
 from headrace.model.ids import TaskId, TopicPartition
 from headrace.model.partitioner import partition_of
-from headrace.plan.partition_counts import partition_counts, task_counts
-from headrace.plan.subtopologies import plan
+from headrace.plan import partition_counts, plan, task_counts
 from headrace.runtime.rows import Inputs, PartitionBatch, Row, batch_rows
 from headrace.runtime.task import Task, TaskEnvironment
 from headrace.state.delta import Delta

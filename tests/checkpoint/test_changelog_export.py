@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from headrace.checkpoint import open_storage
 from headrace.checkpoint.changelog_export import ChangelogExporter, Export, export_changelogs, ignore_export
 from headrace.checkpoint.ownership import Ownership, this_process
 from headrace.checkpoint.steps import DELIVERY
+from headrace.checkpoint.storage import open_storage
 from headrace.errors import AlreadyRunningError, CheckpointMismatchError, StreamsError
 from headrace.log.open import open_log
 from headrace.log.protocol import Records

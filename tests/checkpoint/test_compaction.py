@@ -1,8 +1,7 @@
 """When a chain of deltas is merged, and how much is written for it."""
 
 from headrace.checkpoint.compaction import CompactionPolicy, find_merge_start, replace_deltas
-from headrace.checkpoint.delta_files import DeltaRef
-from headrace.checkpoint.files import BlobRef
+from headrace.checkpoint.files import BlobRef, DeltaRef
 
 POLICY = CompactionPolicy(max_deltas=8, min_bytes=100, max_age=10)
 

@@ -5,12 +5,13 @@ import threading
 import pytest
 
 from headrace import StreamsBuilder, serde
-from headrace.checkpoint import CommitHooks, CommitOptions, Coordinator, Fingerprint, open_storage
+from headrace.checkpoint.coordinator import CommitHooks, CommitOptions, Coordinator
 from headrace.checkpoint.files import manifest_name
+from headrace.checkpoint.fingerprint import Fingerprint
 from headrace.checkpoint.ledger import manifest_numbers, read_manifest
 from headrace.checkpoint.manifest import Changelog
 from headrace.checkpoint.steps import TAKEOVER
-from headrace.checkpoint.storage import ObjectStorage
+from headrace.checkpoint.storage import ObjectStorage, open_storage
 from headrace.config import Config
 from headrace.errors import AlreadyRunningError, FencedError, LogBusyError, LogUnavailableError, UnknownTopicError
 from headrace.errors import ProducerFencedError as FencedByLog

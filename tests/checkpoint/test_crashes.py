@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from headrace.checkpoint import CommitOptions, open_storage
+from headrace.checkpoint.coordinator import CommitOptions
 from headrace.checkpoint.steps import BATCH, DELIVERY, MANIFEST, MARKER, START, step
-from headrace.checkpoint.storage import ObjectStorage
+from headrace.checkpoint.storage import ObjectStorage, open_storage
 from tests.checkpoint.cluster import Cluster, Ground, Killed, Killer, eager, outputs, run_to_end
 from tests.checkpoint.programs import MANY_WORDS, REFERENCES, TAGS, WATCH, WORDS, Program
 

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from headrace.checkpoint import open_storage
 from headrace.checkpoint.files import manifest_name
 from headrace.checkpoint.ledger import manifest_numbers
+from headrace.checkpoint.storage import open_storage
 from headrace.errors import CheckpointCorruptedError, CheckpointMismatchError
 from tests.checkpoint.cluster import Cluster, Ground, Killed, Killer, eager, outputs, run_to_end
 from tests.checkpoint.programs import WORDS

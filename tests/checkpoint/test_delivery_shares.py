@@ -6,10 +6,12 @@ from collections.abc import Sequence
 
 import pytest
 
-from headrace.checkpoint import CommitHooks, Coordinator, Fingerprint, open_storage
+from headrace.checkpoint.coordinator import CommitHooks, Coordinator
 from headrace.checkpoint.delivery import read_share
+from headrace.checkpoint.fingerprint import Fingerprint
 from headrace.checkpoint.outbox import encode_outbox
 from headrace.checkpoint.receipt import Receipt
+from headrace.checkpoint.storage import open_storage
 from headrace.errors import LogBusyError, StreamsError
 from headrace.model.ids import TaskId
 from tests.checkpoint.cluster import ME, eager

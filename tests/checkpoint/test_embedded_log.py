@@ -6,8 +6,10 @@ import threading
 
 import pytest
 
-from headrace.checkpoint import CommitHooks, Coordinator, Fingerprint, open_storage
+from headrace.checkpoint.coordinator import CommitHooks, Coordinator
+from headrace.checkpoint.fingerprint import Fingerprint
 from headrace.checkpoint.steps import BATCH, DELIVERY, MANIFEST, MARKER
+from headrace.checkpoint.storage import open_storage
 from headrace.errors import ProducerFencedError
 from headrace.log.chunk_format import pack
 from headrace.log.embedded.file_log import FileLog

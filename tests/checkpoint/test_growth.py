@@ -8,18 +8,12 @@ from functools import partial
 
 import pytest
 
-from headrace.checkpoint import (
-    CommitHooks,
-    CommitOptions,
-    Coordinator,
-    Fingerprint,
-    Ledger,
-    Receipt,
-    complete_receipt,
-    new_attempt,
-)
 from headrace.checkpoint.compaction import CompactionPolicy, purge_files
-from headrace.checkpoint.delta_files import read_delta
+from headrace.checkpoint.coordinator import CommitHooks, CommitOptions, Coordinator
+from headrace.checkpoint.files import read_delta
+from headrace.checkpoint.fingerprint import Fingerprint
+from headrace.checkpoint.ledger import Ledger
+from headrace.checkpoint.receipt import Receipt, complete_receipt, new_attempt
 from headrace.checkpoint.restore import MemoryEngineProvider, restore
 from headrace.checkpoint.steps import ignore_step
 from headrace.checkpoint.storage import DiskStorage

@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headrace.checkpoint.delta_files import DeltaRef
-from headrace.checkpoint.files import BlobRef, FileRef, manifest_name, read_blob
+from headrace.checkpoint.files import BlobRef, DeltaRef, FileRef, manifest_name, read_blob
 from headrace.checkpoint.fingerprint import Fingerprint, StoreShape, SubtopologyShape
 from headrace.checkpoint.ledger import Ledger, read_ledger
 from headrace.checkpoint.manifest import (

@@ -7,9 +7,11 @@ from dataclasses import replace
 import pytest
 
 from headrace import StreamsBuilder, TimeWindows
-from headrace.checkpoint import CommitHooks, Coordinator, Fingerprint, open_storage
+from headrace.checkpoint.coordinator import CommitHooks, Coordinator
+from headrace.checkpoint.fingerprint import Fingerprint
 from headrace.checkpoint.ledger import manifest_numbers
 from headrace.checkpoint.receipt import Receipt
+from headrace.checkpoint.storage import open_storage
 from headrace.errors import CheckpointCorruptedError, CheckpointMismatchError, StageRerunError, StorageError
 from headrace.model.ids import TaskId, TopicPartition
 from tests.checkpoint.cluster import ME, Cluster, Ground, eager, outputs, run_to_end

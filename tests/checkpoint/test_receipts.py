@@ -4,9 +4,15 @@ from dataclasses import replace
 
 import pytest
 
-from headrace.checkpoint import complete_receipt, decode_receipt, encode_receipt, new_attempt
 from headrace.checkpoint.files import BlobRef, FileRef, read_blob
-from headrace.checkpoint.receipt import Receipt, check_receipts
+from headrace.checkpoint.receipt import (
+    Receipt,
+    check_receipts,
+    complete_receipt,
+    decode_receipt,
+    encode_receipt,
+    new_attempt,
+)
 from headrace.checkpoint.storage import ObjectStorage
 from headrace.errors import StageRerunError, StorageError, StreamsError
 from headrace.model.ids import TaskId, TopicPartition

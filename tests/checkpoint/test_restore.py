@@ -10,8 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace.checkpoint.compaction import MergeJob, merge_deltas
-from headrace.checkpoint.delta_files import DeltaChain, DeltaRef, read_delta
-from headrace.checkpoint.files import BlobRef, digest_of
+from headrace.checkpoint.files import BlobRef, DeltaChain, DeltaRef, digest_of, read_delta
 from headrace.checkpoint.restore import (
     CAUGHT_UP,
     READY,

@@ -4,10 +4,10 @@ import threading
 
 import pytest
 
-from headrace.checkpoint import open_storage
 from headrace.checkpoint.compaction import CompactionPolicy
 from headrace.checkpoint.files import SNAPSHOTS
 from headrace.checkpoint.steps import MANIFEST, MERGE
+from headrace.checkpoint.storage import open_storage
 from tests.checkpoint.cluster import Cluster, Ground, eager
 from tests.checkpoint.programs import MANY_WORDS
 

@@ -7,11 +7,11 @@ from functools import partial
 
 import pytest
 
-from headrace.checkpoint import Fingerprint, open_storage
-from headrace.checkpoint.fingerprint import SubtopologyShape
+from headrace.checkpoint.fingerprint import Fingerprint, SubtopologyShape
 from headrace.checkpoint.ledger import Ledger, manifest_numbers
 from headrace.checkpoint.ownership import Ownership, this_process
 from headrace.checkpoint.steps import DELIVERY
+from headrace.checkpoint.storage import open_storage
 from headrace.cli.reset import find_global_topics, load_checkpoint, reset_checkpoint
 from headrace.errors import FencedError
 from headrace.log import open_log

@@ -10,7 +10,7 @@ import pytest
 from headrace import Application
 from headrace.checkpoint.ownership import LeaseHolder, Ownership
 from headrace.checkpoint.storage import ObjectStorage
-from headrace.cli.standby import run_standby
+from headrace.cli.run import run_standby
 from headrace.errors import AlreadyRunningError
 from headrace.query import Follower
 from headrace.query.standby import OwnerCheck, wait_for_takeover

@@ -11,7 +11,7 @@ from headrace import Application, Stores, StreamsBuilder, StreamsError, Topology
 from headrace.config import Config
 from headrace.log.embedded.file_log import FileLog
 from headrace.model.ids import TaskId
-from headrace.plan.subtopologies import plan
+from headrace.plan import plan
 from headrace.spark.job import Job, remove_old_state
 from headrace.testing import TopologyTestDriver
 

@@ -18,9 +18,10 @@ from typing import Any, Protocol
 
 import msgspec
 
-from headrace.checkpoint import MemoryEngineProvider, open_storage, read_ledger, restore
-from headrace.checkpoint.delta_files import read_delta
-from headrace.checkpoint.ledger import manifest_numbers
+from headrace.checkpoint.files import read_delta
+from headrace.checkpoint.ledger import manifest_numbers, read_ledger
+from headrace.checkpoint.restore import MemoryEngineProvider, restore
+from headrace.checkpoint.storage import open_storage
 from headrace.log.embedded.file_log import FileLog
 from headrace.log.open import open_log
 from headrace.log.protocol import Log

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from headrace.checkpoint import CommitOptions, Storage, open_storage
+from headrace.checkpoint.coordinator import CommitOptions
+from headrace.checkpoint.storage import Storage, open_storage
 from headrace.model.ids import TopicPartition
 from tests.checkpoint.cluster import Cluster, Ground
 from tests.checkpoint.memory_log import MemoryLog

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from headrace.app import Application
-from headrace.checkpoint import open_storage
+from headrace.checkpoint.storage import open_storage
 from headrace.errors import CheckpointMismatchError, LogUnavailableError, StorageError, StreamsError
 from headrace.log.protocol import Records
 from headrace.model.ids import TopicPartition

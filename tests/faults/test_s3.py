@@ -11,10 +11,11 @@ from collections.abc import Iterator
 
 import pytest
 
-from headrace.checkpoint import Fingerprint, open_storage
 from headrace.checkpoint.coordinator import CommitHooks, Coordinator
+from headrace.checkpoint.fingerprint import Fingerprint
 from headrace.checkpoint.ownership import LeaseHolder, Ownership
 from headrace.checkpoint.steps import BATCH, DELIVERY, DELTA_WRITTEN, MANIFEST
+from headrace.checkpoint.storage import open_storage
 from headrace.errors import AlreadyRunningError, FencedError, StorageError
 from headrace.model.clock import SystemClock
 from tests.checkpoint.cluster import Ground as InProcess

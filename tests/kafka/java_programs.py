@@ -18,7 +18,7 @@ from headrace.clients.admin import Admin
 from headrace.clients.consumer import Consumer
 from headrace.clients.producer import Producer
 from headrace.serde import Serde
-from headrace.testing.kafka_jars import STREAMS, kafka_jars
+from headrace.testing.broker import STREAMS, kafka_jars
 
 SOURCE = Path(__file__).parent / "java" / "Programs.java"
 # Short-lived and beside a broker and Spark, on few cores.

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from headrace.testing import KafkaBroker
-from headrace.testing.kafka_jars import alone
+from headrace.testing.broker import alone
 
 _STARTED: list[KafkaBroker] = []  # they may outlive the process that has started them
 

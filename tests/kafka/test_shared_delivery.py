@@ -12,8 +12,8 @@ import pytest
 
 from headrace import StreamsBuilder, Topology, serde
 from headrace.app import Application
-from headrace.checkpoint import open_storage
 from headrace.checkpoint.ledger import manifest_numbers
+from headrace.checkpoint.storage import open_storage
 from headrace.errors import RecordTooLargeError
 from headrace.log.open import open_log
 from headrace.log.protocol import Log, Records

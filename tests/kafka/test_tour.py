@@ -19,7 +19,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.kafka]
 ROOT = Path(__file__).parents[2]
 BATCHES = 4
 # What only happens at the beginning or at the end of a process, and what wraps every public function.
-ELSEWHERE = {"hints.py", "runtime/compile.py", "runtime/buffers.py", "runtime/lookup.py", "state/open.py"}
+ELSEWHERE = {"hints.py", "runtime/compile.py", "runtime/buffers.py", "runtime/lookup.py", "state/task_state.py"}
 
 
 class Profiler:

@@ -9,7 +9,7 @@ from typing import Any
 from headrace import Topology
 from headrace.config import Config
 from headrace.model.ids import TaskId
-from headrace.plan.subtopologies import plan
+from headrace.plan import plan
 from headrace.runtime.rows import Inputs, Output, Row, batch_rows
 from headrace.runtime.task import Task, TaskEnvironment
 from headrace.state.engine import Engine, Version

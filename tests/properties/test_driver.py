@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hypothesis import given
 
-from headrace.plan.subtopologies import Plan
+from headrace.plan import Plan
 from headrace.runtime.rows import Row
 from headrace.testing import TopologyTestDriver
 from tests.properties.cases import Case, random_case

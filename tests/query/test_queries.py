@@ -7,7 +7,7 @@ from headrace.checkpoint.fingerprint import StoreShape, compute_fingerprint
 from headrace.config import Config
 from headrace.errors import InvalidStateStoreError
 from headrace.model.windows import UnlimitedWindows
-from headrace.plan.subtopologies import plan
+from headrace.plan import plan
 from headrace.query import (
     Follower,
     KeyQuery,

@@ -14,7 +14,7 @@ from headrace import Materialized, StreamsBuilder, Topology, serde
 from headrace.config import Config
 from headrace.log.protocol import Chunk, Records
 from headrace.model.ids import TaskId, TopicPartition
-from headrace.plan.subtopologies import plan
+from headrace.plan import plan
 from headrace.runtime.operators.aggregate import counted_topics
 from headrace.runtime.rows import Input, Inputs, PartitionBatch, batch_outputs, batch_rows, read_batches
 from headrace.runtime.task import Task, TaskEnvironment

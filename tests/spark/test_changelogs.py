@@ -15,8 +15,7 @@ from headrace.errors import StreamsError
 from headrace.log.open import open_log
 from headrace.log.protocol import Log, Records
 from headrace.model.ids import TaskId, TopicPartition
-from headrace.plan.partition_counts import partition_counts, task_counts
-from headrace.plan.subtopologies import plan
+from headrace.plan import partition_counts, plan, task_counts
 from headrace.runtime.rows import Inputs
 from headrace.runtime.task import Task, TaskEnvironment
 from headrace.spark.changelogs import await_empty_group, fill_stores, find_changelogs

@@ -7,7 +7,7 @@ from functools import partial
 
 import pytest
 
-from headrace.checkpoint.delta_files import read_delta
+from headrace.checkpoint.files import read_delta
 from headrace.checkpoint.local_copies import LocalCopies
 from headrace.checkpoint.restore import CAUGHT_UP, READY, restore
 from headrace.checkpoint.storage import ObjectStorage

@@ -17,7 +17,7 @@ from itertools import islice
 from typing import NamedTuple
 
 from headrace.checkpoint import recovery
-from headrace.checkpoint.delta_files import read_delta
+from headrace.checkpoint.files import read_delta
 from headrace.checkpoint.fingerprint import Fingerprint, compute_fingerprint
 from headrace.checkpoint.ledger import Ledger
 from headrace.checkpoint.ownership import Ownership, this_process
@@ -28,7 +28,7 @@ from headrace.errors import StreamsError
 from headrace.log.protocol import Log, Records
 from headrace.model.clock import SystemClock
 from headrace.model.ids import TaskId, TopicPartition
-from headrace.plan.subtopologies import plan
+from headrace.plan import plan
 from headrace.runtime.serdes import resolved, serdes_of
 from headrace.serde.internal import UNDECLARED
 from headrace.state.changelog_records import Row, entries_of, rows_of

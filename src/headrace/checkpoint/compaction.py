@@ -17,14 +17,16 @@ from functools import partial
 from queue import Empty, SimpleQueue
 from typing import NamedTuple
 
-from headrace.checkpoint.delta_files import DeltaChain, DeltaRef, read_delta
 from headrace.checkpoint.files import (
     MANIFESTS,
     NUMBERED,
     SNAPSHOTS,
     BlobRef,
+    DeltaChain,
+    DeltaRef,
     digest_of,
     file_number,
+    read_delta,
     task_file_name,
 )
 from headrace.checkpoint.ledger import Ledger

@@ -14,6 +14,9 @@ existing manifest, and which no manifest refers to, never will be referred to: i
 A blob is bytes of a delta, an outbox or carried rows. A small blob is part of the manifest's file, a large one is a
 file of its own. A `BlobRef` names either, with a digest. `encode_checksummed` frames the small files that no manifest
 refers to: | magic, 4 bytes | digest of the body, 16 bytes | body |.
+
+The state of a task is its delta chain, applied in order. The first delta of a chain starts from the empty state; each
+of the others starts from the version of the delta before it. `compaction` merges deltas, `restore` applies them.
 """
 
 from __future__ import annotations
@@ -24,8 +27,10 @@ from typing import NamedTuple
 
 from headrace.checkpoint.steps import DELTA_WRITTEN, AtStep, step
 from headrace.checkpoint.storage import Storage
-from headrace.errors import CheckpointCorruptedError, MissingFileError, StorageError
+from headrace.errors import CheckpointCorruptedError, MissingFileError, StateCorruptedError, StorageError
 from headrace.model.ids import TaskId
+from headrace.state.delta import Delta, decode_delta
+from headrace.state.engine import Version
 
 CHECKPOINT = "checkpoint"
 MANIFESTS = "manifests/"
@@ -152,3 +157,35 @@ def decode_checksummed(magic: bytes, raw: bytes, name: str) -> bytes:
     if digest_of(raw[start:]) != raw[len(magic) : start]:
         raise CheckpointCorruptedError(f"the file {name} does not match its checksum: it is damaged", file=name)
     return raw[start:]
+
+
+# ------------------------------------------------------------------------------------------------------------- deltas
+class DeltaRef(NamedTuple):
+    """A delta in a checkpoint. (`number`, `attempt`) is the version that it leads to; a merged one spans batches."""
+
+    number: int
+    attempt: str
+    entries: int
+    blob: BlobRef
+
+    @property
+    def version(self) -> Version:
+        return Version(self.number, self.attempt)
+
+
+DeltaChain = tuple[DeltaRef, ...]
+
+
+def read_delta(storage: Storage, task: TaskId, ref: DeltaRef) -> Delta:
+    """Reads a delta of a task, and checks that it is the one that was written."""
+    what = f"the state of task {task} at version {ref.number}"
+    raw = read_blob(storage, ref.blob, what)
+    try:
+        delta = decode_delta(raw)
+    except StateCorruptedError as error:
+        raise blob_error(ref.blob, what, storage, str(error)) from error
+    if delta.version != ref.version:
+        raise CheckpointCorruptedError(
+            f"{ref.blob.name} has version {delta.version} of task {task}, not {ref.version}", file=ref.blob.name
+        )
+    return delta

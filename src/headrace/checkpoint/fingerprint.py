@@ -11,7 +11,7 @@ from dataclasses import dataclass, fields, is_dataclass
 from typing import Any, NamedTuple
 
 from headrace.config import Config
-from headrace.plan.subtopologies import Plan, Stage
+from headrace.plan import Plan, Stage
 from headrace.runtime.serdes import Serdes, resolved, serdes_of
 from headrace.serde.protocol import Serde
 from headrace.state.spec import StoreSpec

@@ -11,8 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
-from headrace.checkpoint.delta_files import DeltaChain
-from headrace.checkpoint.files import MANIFESTS, manifest_name, manifest_number
+from headrace.checkpoint.files import MANIFESTS, DeltaChain, manifest_name, manifest_number
 from headrace.checkpoint.fingerprint import Fingerprint
 from headrace.checkpoint.manifest import Carried, Changelog, Manifest, Outbox, TaskChange, decode_manifest
 from headrace.checkpoint.storage import Storage

@@ -18,8 +18,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from headrace.checkpoint.delta_files import DeltaChain
-from headrace.checkpoint.files import DIGEST, BlobRef, digest_of
+from headrace.checkpoint.files import DIGEST, BlobRef, DeltaChain, digest_of
 from headrace.checkpoint.fingerprint import Fingerprint
 from headrace.errors import CheckpointCorruptedError
 from headrace.model.ids import TaskId

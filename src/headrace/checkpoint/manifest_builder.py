@@ -12,8 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from headrace.checkpoint.compaction import MergeJob, replace_deltas
-from headrace.checkpoint.delta_files import DeltaChain, DeltaRef
-from headrace.checkpoint.files import Blob, BlobRef, FileRef
+from headrace.checkpoint.files import Blob, BlobRef, DeltaChain, DeltaRef, FileRef
 from headrace.checkpoint.fingerprint import Fingerprint
 from headrace.checkpoint.ledger import Ledger
 from headrace.checkpoint.manifest import (

@@ -18,7 +18,7 @@ from pathlib import Path
 from shutil import rmtree
 from typing import NamedTuple, Protocol
 
-from headrace.checkpoint.delta_files import DeltaChain, DeltaRef
+from headrace.checkpoint.files import DeltaChain, DeltaRef
 from headrace.errors import CheckpointCorruptedError, InvalidStateStoreError, StateCorruptedError
 from headrace.model.ids import TaskId
 from headrace.state.delta import Delta, apply

@@ -16,7 +16,7 @@ import typer
 from headrace.cli.options import AsJson
 from headrace.cli.output import CommandError, print_json, print_note
 from headrace.testing import KafkaBroker
-from headrace.testing.kafka_jars import alone, cache_directory
+from headrace.testing.broker import alone, cache_directory
 
 app = typer.Typer(help="Start and stop a Kafka broker on this machine, for tests.", no_args_is_help=True)
 Directory = Annotated[Path | None, typer.Option(help="The directory of its data; without it, one that all share.")]

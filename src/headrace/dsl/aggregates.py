@@ -10,8 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from headrace.dsl.functions import Function
-from headrace.dsl.logical.graph import SUFFIX, Place, repartition
-from headrace.dsl.logical.steps import Operate, Repartition, Step
+from headrace.dsl.logical.graph import SUFFIX, Operate, Place, Repartition, Step, repartition
 from headrace.dsl.materialization import (
     AnyWindows,
     StoreOption,

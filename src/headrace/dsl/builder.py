@@ -7,11 +7,10 @@ from collections.abc import Callable, Collection, Iterable
 from datetime import timedelta
 from typing import Any, Self, cast
 
-from headrace.dsl.logical.graph import LogicalGraph, Place
+from headrace.dsl.logical.graph import AddStore, LogicalGraph, Place, ReadGlobal, ReadStream, ReadTable, Step
 from headrace.dsl.logical.lowering import write_all
 from headrace.dsl.logical.optimizations import optimizations
 from headrace.dsl.logical.optimizations import optimize as rewrite
-from headrace.dsl.logical.steps import AddStore, ReadGlobal, ReadStream, ReadTable, Step
 from headrace.dsl.logical.table_properties import set_versioned
 from headrace.dsl.materialization import StoreOption, materialized, named, table_store, with_serdes
 from headrace.dsl.options import Materialized, check_serde

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any, Generic
 from headrace.dsl import aggregates as agg
 from headrace.dsl.aggregates import Group, grace_until_close, window_node
 from headrace.dsl.functions import Function, exactly
-from headrace.dsl.logical.graph import Place, repartition
-from headrace.dsl.logical.steps import Operate, Step
+from headrace.dsl.logical.graph import Operate, Place, Step, repartition
 from headrace.dsl.materialization import (
     AnyWindows,
     StoreOption,

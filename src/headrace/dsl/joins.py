@@ -14,8 +14,7 @@ from datetime import timedelta
 from typing import Any, Literal, NamedTuple
 
 from headrace.dsl.functions import Function, with_key
-from headrace.dsl.logical.graph import Place, repartition
-from headrace.dsl.logical.steps import JoinStreams, JoinTables, Operate, ReadStream, Step, Write
+from headrace.dsl.logical.graph import JoinStreams, JoinTables, Operate, Place, ReadStream, Step, Write, repartition
 from headrace.dsl.logical.table_properties import send_old, stores_to_look_up
 from headrace.dsl.materialization import StoreOption, materialized, named, store_serde, table_store, with_serdes
 from headrace.dsl.options import Materialized, check_serde

@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any, cast
 
-from headrace.dsl.logical.graph import Place
-from headrace.dsl.logical.steps import Operate, Step
+from headrace.dsl.logical.graph import Operate, Place, Step
 from headrace.dsl.logical.table_properties import grace_of, refuse_suppress, send_old
 from headrace.dsl.options import EmitStrategy, Materialized, Suppressed, check_serde
 from headrace.dsl.types import K, V

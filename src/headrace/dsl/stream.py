@@ -11,8 +11,7 @@ from headrace.dsl import joins
 from headrace.dsl.functions import Function, printer, topic_extractor, with_key, with_key_joiner
 from headrace.dsl.grouped import KGroupedStream
 from headrace.dsl.joins import JoinKind, JoinOptions, Side
-from headrace.dsl.logical.graph import Place, repartition
-from headrace.dsl.logical.steps import Operate, Step, Write
+from headrace.dsl.logical.graph import Operate, Place, Step, Write, repartition
 from headrace.dsl.materialization import StoreOption, materialized, named, table_store, with_serdes
 from headrace.dsl.options import check_serde
 from headrace.dsl.table import GlobalKTable, KTable

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any, Generic, overload
 from headrace.dsl import joins
 from headrace.dsl.functions import Function, exactly, with_key
 from headrace.dsl.joins import ForeignKeyJoin, JoinKind
-from headrace.dsl.logical.graph import Place
-from headrace.dsl.logical.steps import Operate, Step
+from headrace.dsl.logical.graph import Operate, Place, Step
 from headrace.dsl.logical.table_properties import send_old
 from headrace.dsl.materialization import StoreOption, materialized, suppress, table_store, with_serdes
 from headrace.dsl.options import Suppressed, check_serde

@@ -17,7 +17,7 @@ from headrace.config import Config
 from headrace.errors import CheckpointMismatchError, UnknownStoreError, UnsuitableQueryError
 from headrace.model.ids import TaskId
 from headrace.model.windows import LONGEST, TimeWindows, UnlimitedWindows
-from headrace.plan.subtopologies import plan
+from headrace.plan import plan
 from headrace.runtime.serdes import resolved, serdes_of
 from headrace.serde import json, primitives
 from headrace.serde.internal import UNDECLARED

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from functools import cached_property
 
 from headrace.checkpoint.ledger import Ledger
-from headrace.plan.subtopologies import plan
+from headrace.plan import plan
 from headrace.query.status import ApplicationReport
 from headrace.topology import nodes as n
 from headrace.topology.graph import Graph

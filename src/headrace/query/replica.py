@@ -21,7 +21,7 @@ from itertools import islice
 from pathlib import Path
 from typing import BinaryIO, NoReturn, Protocol
 
-from headrace.checkpoint.delta_files import read_delta
+from headrace.checkpoint.files import read_delta
 from headrace.checkpoint.ledger import Ledger, TaskHead
 from headrace.checkpoint.restore import LmdbEngineProvider, restore
 from headrace.checkpoint.storage import Storage

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
-from headrace.checkpoint.delta_files import read_delta
-from headrace.checkpoint.files import manifest_name, read_blob
+from headrace.checkpoint.files import manifest_name, read_blob, read_delta
 from headrace.checkpoint.ledger import manifest_numbers, read_ledger, read_manifest
 from headrace.checkpoint.storage import Storage
 from headrace.errors import CheckpointCorruptedError, CheckpointMismatchError, StreamsError

@@ -36,7 +36,7 @@ from headrace.config.settings import name_once
 from headrace.errors import ConfigError, StreamsError
 from headrace.hints import guess, snake_case
 from headrace.model.ids import TaskId
-from headrace.plan.subtopologies import Plan
+from headrace.plan import Plan
 from headrace.spark.wire_format import Failed
 from headrace.topology.graph import Graph
 from headrace.topology.nodes import Process, Sink, Source, TableTransformValues

@@ -33,8 +33,7 @@ from headrace.log.open import open_log
 from headrace.log.protocol import Extent
 from headrace.model.ids import TaskId, TopicPartition
 from headrace.model.partitioner import partition_of
-from headrace.plan.partition_counts import partition_counts, task_counts
-from headrace.plan.subtopologies import plan
+from headrace.plan import partition_counts, plan, task_counts
 from headrace.query.follower import Follower
 from headrace.runtime.serdes import serdes_of
 from headrace.spark.application_state import Heartbeat

@@ -18,8 +18,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import replace
 from typing import Any
 
-from headrace.checkpoint.delta_files import read_delta
-from headrace.checkpoint.files import read_blob
+from headrace.checkpoint.files import read_blob, read_delta
 from headrace.checkpoint.ledger import read_ledger
 from headrace.checkpoint.local_copies import LocalCopies
 from headrace.checkpoint.outbox import decode_rows, encode_rows

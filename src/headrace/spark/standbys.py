@@ -15,7 +15,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable
 
-from headrace.checkpoint.delta_files import read_delta
+from headrace.checkpoint.files import read_delta
 from headrace.checkpoint.ledger import Ledger, read_ledger, read_manifest
 from headrace.checkpoint.local_copies import LocalCopies
 from headrace.checkpoint.restore import READY, restore

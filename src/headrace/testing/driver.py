@@ -29,7 +29,7 @@ from headrace.model.ids import TaskId
 from headrace.model.record import Record, headers_of
 from headrace.model.timestamps import epoch_milliseconds
 from headrace.model.windows import milliseconds
-from headrace.plan.subtopologies import global_nodes
+from headrace.plan import global_nodes
 from headrace.runtime.environment import Result
 from headrace.runtime.punctuation import TimeHeap
 from headrace.runtime.rows import Decoded, Inputs, Output, Row

@@ -9,11 +9,11 @@ from __future__ import annotations
 from heapq import heappop, heappush
 from typing import assert_never
 
-from headrace.dsl.logical.graph import LogicalGraph
-from headrace.dsl.logical.steps import (
+from headrace.dsl.logical.graph import (
     AddStore,
     JoinStreams,
     JoinTables,
+    LogicalGraph,
     Operate,
     ReadGlobal,
     ReadStream,

@@ -8,8 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-from headrace.dsl.logical.graph import LogicalGraph, repartition
-from headrace.dsl.logical.steps import JoinStreams, ReadStream, Repartition, Step
+from headrace.dsl.logical.graph import JoinStreams, LogicalGraph, ReadStream, Repartition, Step, repartition
 from headrace.errors import TopologyError
 from headrace.topology.nodes import SerdeLike, Source
 

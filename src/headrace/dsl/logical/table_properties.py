@@ -7,8 +7,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from headrace.dsl.logical.graph import LogicalGraph
-from headrace.dsl.logical.steps import JoinTables, Operate, ReadTable, Step
+from headrace.dsl.logical.graph import JoinTables, LogicalGraph, Operate, ReadTable, Step
 from headrace.errors import TopologyError
 from headrace.topology.java_order import hash_order
 from headrace.topology.nodes import (
