@@ -1,5 +1,9 @@
 """For all tests."""
 
+import os
+import shutil
+import tempfile
+
 import pytest
 from hypothesis import settings
 
@@ -11,6 +15,9 @@ settings.load_profile("headrace")
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    if "XDG_STATE_HOME" not in os.environ:  # else applications without a state directory would use that of the user
+        os.environ["XDG_STATE_HOME"] = home = tempfile.mkdtemp(prefix="headrace-tests-")
+        config.add_cleanup(lambda: shutil.rmtree(home, ignore_errors=True))
     # Tests collect what a function saw in a list: the driver runs it in this process. tests/topology/
     # test_captured_state.py turns the warning on again.
     config.addinivalue_line("filterwarnings", "ignore::headrace.errors.CapturedStateWarning")

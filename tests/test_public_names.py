@@ -92,6 +92,7 @@ PUBLIC = [
     "UnknownStoreError",
     "UnknownTopicError",
     "UnlimitedWindows",
+    "UnsafePathError",
     "UnsuitableQueryError",
     "ValueAndTimestamp",
     "VersionedKeyQuery",

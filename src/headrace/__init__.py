@@ -49,6 +49,7 @@ from headrace.errors import (
     UnknownGroupError,
     UnknownStoreError,
     UnknownTopicError,
+    UnsafePathError,
     UnsuitableQueryError,
 )
 from headrace.hints import missing_name
@@ -187,6 +188,7 @@ __all__ = [
     "UnknownStoreError",
     "UnknownTopicError",
     "UnlimitedWindows",
+    "UnsafePathError",
     "UnsuitableQueryError",
     "ValueAndTimestamp",
     "VersionedKeyQuery",

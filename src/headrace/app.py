@@ -14,6 +14,7 @@ from headrace.checkpoint.changelog_export import Export, OnExport, ignore_export
 from headrace.checkpoint.steps import AtStep, ignore_step
 from headrace.config import Config
 from headrace.config.parsing import Trigger
+from headrace.directories import state_directory
 from headrace.errors import StageRerunError, StreamsError
 from headrace.hints import explain_names
 from headrace.model.ids import TaskId
@@ -27,11 +28,11 @@ from headrace.spark.changelogs import write_changelogs
 from headrace.spark.job import (
     Setup,
     absolute,
+    given_state_directory,
     log_address,
     make_config,
     remove_old_state,
     remove_state,
-    state_directory,
 )
 from headrace.spark.stats import ApplicationStats
 from headrace.state.protocols import (
@@ -131,7 +132,7 @@ class Application:
             config=settings,
             log=log_address(log, settings),
             checkpoint=absolute(checkpoint or f"{application_id}-checkpoint"),
-            state_dir=state_directory(settings),
+            state_dir=given_state_directory(settings),
             at_step=at_step,
             spark=spark,
             master=master,
@@ -157,6 +158,9 @@ class Application:
                 remove_old_state(self._run.job)
             except BaseException:
                 self._become(State.ERROR)
+                run, self._run = self._run, None
+                if run is not None:
+                    run.close()
                 raise
             self._become(State.RUNNING)
             self._watcher = threading.Thread(target=self._watch, name=f"headrace {self.application_id}", daemon=True)
@@ -351,7 +355,7 @@ class Application:
         """Removes the local copies of the state, never the checkpoint; the application must not be running."""
         if self._run is not None:
             raise StreamsError(f"{self.application_id} is {self._state}: stop it before its local state is removed")
-        remove_state(self.setup.state_dir, self.application_id)
+        remove_state(state_directory(self.setup.state_dir), self.application_id)
 
     def write_changelogs(self, *, dry_run: bool = False, told: OnExport = ignore_export) -> list[Export]:
         """Writes the state to Kafka Streams' changelog topics, so that a Java application can continue from it.

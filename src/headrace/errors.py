@@ -19,6 +19,7 @@ StreamsError
 ├── StageRerunError                  Spark ran part of a stage again: the receipts do not belong together
 ├── StorageError                     the checkpoint's storage is full, forbidden, gone, or does not answer
 │   └── MissingFileError             a file of the checkpoint does not exist
+├── UnsafePathError                  other users could have written a directory or file, or it is a symbolic link
 ├── UnknownTopicError                the log has no such topic or partition
 ├── TopicExistsError                 the topic exists already
 ├── UnknownGroupError                the log has no such consumer group
@@ -37,6 +38,7 @@ UserWarning
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 
 from headrace.model.ids import TopicPartition
 
@@ -89,6 +91,17 @@ class MissingFileError(StorageError):
     def __init__(self, name: str, where: str) -> None:
         super().__init__(f"there is no file {name} in {where}")
         self.name, self.where = name, where
+
+
+class UnsafePathError(StreamsError):
+    """A directory or file that other users could have written, or a symbolic link: `problem` says which."""
+
+    def __init__(self, path: Path, problem: str, advice: str) -> None:
+        super().__init__(f"{path} {problem}: {advice}")
+        self.path, self.problem, self.advice = path, problem, advice
+
+    def __reduce__(self) -> tuple[type[UnsafePathError], tuple[Path, str, str]]:
+        return UnsafePathError, (self.path, self.problem, self.advice)
 
 
 class CheckpointCorruptedError(StateCorruptedError):

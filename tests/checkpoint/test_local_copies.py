@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 
 import pytest
 
 from headrace.checkpoint.local_copies import LocalCopies
+from headrace.errors import InvalidStateStoreError, UnsafePathError
 from headrace.model.ids import TaskId
 from headrace.state.engine import Version
+from tests.other_users import PRIVATE, give_away, modes
 
 TASK, OTHER = TaskId(0, 1), TaskId(1, 0)
 DAY = 86_400.0
@@ -138,3 +142,76 @@ def test_a_copy_counts_as_used_until_it_is_released(place, tmp_path):
         os.utime(file, (1, 1))
     copies.release(TASK)
     assert copies.remove_unused(DAY, folder.stat().st_mtime + 60) == []
+
+
+# -------------------------------------------------------------------------------------------------------- other users
+def test_local_state_is_for_its_owner_alone(tmp_path):
+    before = os.umask(0)
+    try:
+        for locks in (True, False):
+            copies = LocalCopies(tmp_path / "state" / "app", "c0ffee", locks=locks)
+            write(copies, 3)
+            copies.list_free()
+            copies.close()
+            assert modes(tmp_path / "state") == PRIVATE
+            shutil.rmtree(tmp_path / "state")
+    finally:
+        os.umask(before)
+
+
+def test_state_that_an_earlier_version_made_goes_on(place, tmp_path):
+    first = place()
+    folder = write(first, 3)
+    first.close()
+    for path in (tmp_path, *tmp_path.rglob("*")):
+        path.chmod(0o755 if path.is_dir() else 0o644)
+    second = place()
+    assert second.open(TASK).directory == folder
+    assert second.open(TASK).open().version == Version(3, "won")
+
+
+@pytest.mark.parametrize("locks", [True, False])
+@pytest.mark.parametrize("which", ["state", "state/app", "state/app/0_1"])
+def test_state_that_another_user_put_there_is_neither_used_nor_deleted(tmp_path, monkeypatch, which, locks):
+    """The state is right in every byte, so that without the check it would be used."""
+    forged = LocalCopies(tmp_path / "state" / "app", "c0ffee", locks=locks)
+    write(forged, 3)
+    forged.close()
+    (tmp_path / "state").chmod(0o1777)
+    give_away(tmp_path / which, monkeypatch)
+    copies = LocalCopies(tmp_path / "state" / "app", "c0ffee", locks=locks)
+    with pytest.raises(UnsafePathError, match="belongs to"):
+        copies.open(TASK).open()
+    with pytest.raises(UnsafePathError, match="belongs to"):
+        copies.remove_unused(0, time.time() + DAY)
+    assert (tmp_path / "state" / "app" / "0_1" / "data.mdb").exists()
+
+
+@pytest.mark.parametrize("locks", [True, False])
+@pytest.mark.parametrize("which", ["app", "app/0_1", "app/0_1/data.mdb", "app/0_1/lock.mdb", "app/0_1/task"])
+def test_links_in_the_state_are_refused_and_what_they_lead_to_is_left_alone(tmp_path, which, locks):
+    state, moved = tmp_path / "state", tmp_path / "moved"
+    first = LocalCopies(state / "app", "c0ffee", locks=locks)
+    write(first, 3)
+    first.close()
+    (state / which).rename(moved)
+    (state / which).symlink_to(moved)
+    before = {path: path.stat().st_mtime_ns for path in (moved, *moved.rglob("*"))}
+    copies = LocalCopies(state / "app", "c0ffee", locks=locks)
+    with pytest.raises(UnsafePathError, match=f"{which} is a symbolic link where a"):
+        copies.open(TASK).open()
+    copies.close()
+    assert {path: path.stat().st_mtime_ns for path in (moved, *moved.rglob("*"))} == before
+
+
+@pytest.mark.parametrize("name", ["lock", "0_1.lock"])
+def test_a_lock_file_that_is_a_link_is_refused(place, tmp_path, name):
+    (tmp_path / name).symlink_to(tmp_path / "created")
+    with pytest.raises(UnsafePathError, match=f"{name} is a symbolic link"):
+        place().open(TASK)
+    assert not (tmp_path / "created").exists()
+
+
+def test_state_that_cannot_be_created_says_what_to_set():
+    with pytest.raises(InvalidStateStoreError, match=r"/proc/state/app cannot be used: .*Set state.dir to a directory"):
+        LocalCopies("/proc/state/app", "c0ffee").open(TASK)

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from headrace.checkpoint.storage import DiskStorage, ObjectStorage, open_storage
-from headrace.errors import MissingFileError, StorageError
+from headrace.errors import MissingFileError, StorageError, UnsafePathError
+from tests.other_users import PRIVATE, give_away, modes
 
 
 @pytest.fixture(params=["disk", "objects"])
@@ -160,3 +161,84 @@ def test_a_file_is_on_disk_before_its_name_is(tmp_path, monkeypatch):
     made, data, linked, named = calls
     assert (made, linked, named) == (str(tmp_path), "link", f"{tmp_path}/a")
     assert data.startswith(f"{tmp_path}/a/1.tmp-")
+
+
+# ------------------------------------------------------------------------------------------------------- other users
+def test_a_checkpoint_is_for_its_owner_alone(tmp_path):
+    before = os.umask(0)
+    try:
+        DiskStorage(tmp_path / "new" / "checkpoint").create("deltas/0_1/1", b"x")
+    finally:
+        os.umask(before)
+    assert modes(tmp_path / "new") == PRIVATE
+
+
+def test_a_checkpoint_that_an_earlier_version_made_goes_on(tmp_path):
+    (tmp_path / "manifests").mkdir()
+    (tmp_path / "manifests" / "1").write_bytes(b"old")
+    for path in (tmp_path, tmp_path / "manifests"):
+        path.chmod(0o755)
+    (tmp_path / "manifests" / "1").chmod(0o644)
+    disk = DiskStorage(tmp_path)
+    assert disk.create("manifests/2", b"new")
+    assert [disk.read(name) for name in disk.names("manifests/")] == [b"old", b"new"]
+
+
+def test_a_directory_of_a_group_is_its_users_choice(tmp_path):
+    tmp_path.chmod(0o2770)
+    assert DiskStorage(tmp_path).create("a/1", b"x")
+
+
+def test_a_checkpoint_of_another_user_is_refused(tmp_path, monkeypatch):
+    give_away(tmp_path, monkeypatch)
+    with pytest.raises(UnsafePathError, match=f"{tmp_path} belongs to .*: run as that user, choose another directory"):
+        DiskStorage(tmp_path)
+
+
+def test_a_checkpoint_that_every_user_may_write_to_is_refused(tmp_path):
+    tmp_path.chmod(0o777)
+    with pytest.raises(UnsafePathError, match="can be written by every user"):
+        DiskStorage(tmp_path)
+
+
+def test_what_another_user_put_into_a_shared_directory_is_refused(tmp_path, monkeypatch):
+    tmp_path.chmod(0o1777)  # everybody may put something there, as into /tmp
+    disk = DiskStorage(tmp_path)
+    (tmp_path / "manifests").mkdir()
+    (tmp_path / "manifests" / "1").write_bytes(b"forged")
+    (tmp_path / "checkpoint").write_bytes(b"forged")
+    give_away(tmp_path / "checkpoint", monkeypatch)
+    give_away(tmp_path / "manifests", monkeypatch)
+    for call in (
+        lambda: disk.read("checkpoint"),
+        lambda: disk.read("manifests/1"),
+        lambda: disk.create("manifests/2", b"x"),
+        lambda: disk.names("manifests/"),
+        disk.names,
+        lambda: disk.delete("manifests/1"),
+    ):
+        with pytest.raises(UnsafePathError, match="belongs to"):
+            call()
+    assert (tmp_path / "manifests" / "1").exists()
+
+
+def test_links_inside_a_checkpoint_are_refused_and_what_they_lead_to_is_left_alone(tmp_path):
+    elsewhere, disk = tmp_path / "elsewhere", DiskStorage(tmp_path / "checkpoint")
+    elsewhere.mkdir()
+    (elsewhere / "1").write_bytes(b"precious")
+    (disk.directory / "deltas").symlink_to(elsewhere)
+    disk.create("manifests/0", b"x")
+    (disk.directory / "manifests" / "1").symlink_to(elsewhere / "1")
+    for call in (
+        lambda: disk.create("deltas/2", b"x"),
+        lambda: disk.create("deltas/0_1/2", b"x"),
+        lambda: disk.read("deltas/1"),
+        lambda: disk.delete("deltas/1"),
+        lambda: disk.names("deltas/"),
+        lambda: disk.read("manifests/1"),
+    ):
+        with pytest.raises(UnsafePathError, match="is a symbolic link where a"):
+            call()
+    disk.delete("manifests/1")
+    assert [path.name for path in elsewhere.iterdir()] == ["1"]
+    assert (elsewhere / "1").read_bytes() == b"precious"

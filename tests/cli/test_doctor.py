@@ -8,6 +8,7 @@ import pytest
 
 from headrace.cli import doctor
 from headrace.spark.session import install_java
+from tests.other_users import give_away
 
 DEBIAN_12 = 'ID=debian\nVERSION_ID="12"'
 
@@ -88,3 +89,30 @@ def test_a_port_that_is_taken_is_named(headrace):
         taken = server.getsockname()[1]
         assert doctor.check_port(taken).result == "fail"
     assert doctor.check_port(taken).result == "ok"
+
+
+# -------------------------------------------------------------------------------------------------------- other users
+def test_the_default_state_directory_is_the_one_that_slots_use(headrace, tmp_path, monkeypatch):
+    monkeypatch.setenv("JAVA_HOME", str(java(tmp_path / "java", "21")))
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    found = headrace("doctor").out
+    assert f"ok    local state: {tmp_path}/headrace, " in found
+    assert not (tmp_path / "headrace").exists()
+
+
+def test_directories_that_an_application_would_refuse_are_named(tmp_path, monkeypatch):
+    (tmp_path / "open").mkdir()
+    (tmp_path / "open").chmod(0o777)
+    for check in (
+        doctor.check_state_dir(str(tmp_path / "open")),
+        doctor.check_checkpoint(str(tmp_path / "open")),
+        doctor.check_log(f"file:{tmp_path}/open"),
+    ):
+        assert check.result == "fail"
+        assert f"{tmp_path}/open can be written by every user" in check.found
+    (tmp_path / "theirs").mkdir(0o755)
+    give_away(tmp_path / "theirs", monkeypatch)
+    check = doctor.check_state_dir(str(tmp_path / "theirs"))
+    assert check.result == "fail"
+    assert "theirs belongs to" in check.found
+    assert check.advice.startswith("run as that user, choose another directory")

@@ -2,10 +2,12 @@
 
 import os
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from pyspark import cloudpickle
 
 from headrace import Application, Stores, StreamsBuilder, StreamsError, Topology, TopologyError, serde
 from headrace.config import Config
@@ -165,3 +167,31 @@ def test_local_state_of_tasks_that_are_gone_is_removed_after_the_delay(tmp_path)
         str(TaskId(0, 0)),
         str(TaskId(0, 1)),
     ]
+
+
+def test_every_host_resolves_the_default_state_directory_itself(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "driver"))
+    application = Application("app", Topology().add_source("in", "a"), "file:x", state_dir=None)
+    assert application.setup.state_dir is None
+    sent = cloudpickle.dumps(replace(job_of(tmp_path), state=application.setup.state_dir))
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "slot"))
+    assert cloudpickle.loads(sent).local_state == tmp_path / "slot" / "headrace" / "app"
+    of_user = Application("app", Topology().add_source("in", "a"), "file:x", state_dir="~/state").setup.state_dir
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    assert replace(job_of(tmp_path), state=of_user).local_state == tmp_path / "home" / "state" / "app"
+
+
+def test_a_state_directory_that_is_given_is_the_same_wherever_a_process_runs(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    given = Application("app", Topology().add_source("in", "a"), "file:x", state_dir="state").setup.state_dir
+    assert given == str(tmp_path / "state")
+    monkeypatch.chdir("/")
+    assert replace(job_of(tmp_path), state=given).local_state == tmp_path / "state" / "app"
+
+
+def test_clean_up_removes_the_state_in_the_default_directory(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    for name in ("app", "other"):
+        (tmp_path / "headrace" / name / "0_0").mkdir(parents=True)
+    Application("app", Topology().add_source("in", "a"), "file:x").clean_up()
+    assert [folder.name for folder in (tmp_path / "headrace").iterdir()] == ["other"]

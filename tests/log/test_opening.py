@@ -9,13 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from headrace.errors import ConfigError, LogBusyError, LogCorruptedError, LogUnavailableError
+from headrace.errors import ConfigError, LogBusyError, LogCorruptedError, LogUnavailableError, UnsafePathError
 from headrace.log import open_log
 from headrace.log.embedded.database import Database, WriterLock
 from headrace.log.embedded.file_log import FileLog
 from headrace.log.protocol import Records
 from tests.clocks import ManualClock
 from tests.log.harness import NOW, A, file_log, records, values
+from tests.other_users import PRIVATE, give_away, modes
 
 
 def test_addresses(directory: Path):
@@ -190,3 +191,86 @@ def test_a_new_directory_at_an_old_path_is_a_new_log(directory: Path):
     assert isinstance(old._resources.database, Database)
     old.close()
     assert not (directory / "log" / "log.db-wal").exists()
+
+
+# -------------------------------------------------------------------------------------------------------- other users
+LARGE_CHUNK = A, Records([b"k"], [os.urandom(5 << 20)], [10])  # with a file of its own
+
+
+def test_a_log_is_for_its_owner_alone(directory: Path):
+    before = os.umask(0)
+    try:
+        with FileLog(directory / "deep" / "log") as log:
+            log.create_topic("a", config={"max.message.bytes": 10 << 20})
+            log.append([LARGE_CHUNK])
+            log.append([(A, records(b"x"))])
+            log.clean()
+            found = {path.name for path in log.directory.iterdir()}
+            assert found == {"log.db", "log.db-wal", "log.db-shm", "acknowledged", "lock", "cleaning", "chunks"}
+            assert len(list((log.directory / "chunks").iterdir())) == 1
+            assert modes(directory / "deep") == PRIVATE
+    finally:
+        os.umask(before)
+
+
+def test_a_log_that_an_earlier_version_made_goes_on(directory: Path):
+    with FileLog(directory) as log:
+        log.create_topic("a")
+        log.append([(A, records(b"old"))])
+    for path in (directory, *directory.rglob("*")):
+        path.chmod(0o755 if path.is_dir() else 0o644)
+    with FileLog(directory) as log:
+        log.append([(A, records(b"new"))])
+        assert values(log, A) == [b"old", b"new"]
+
+
+def test_a_log_of_another_user_is_refused(directory: Path, monkeypatch: pytest.MonkeyPatch):
+    give_away(directory, monkeypatch)
+    with pytest.raises(UnsafePathError, match=f"{directory} belongs to .*: run as that user, choose another directory"):
+        FileLog(directory)
+
+
+def test_a_log_that_every_user_may_write_to_is_refused(directory: Path):
+    directory.chmod(0o777)
+    with pytest.raises(UnsafePathError, match="can be written by every user"):
+        FileLog(directory)
+
+
+@pytest.mark.parametrize("name", ["log.db", "log.db-wal", "log.db-shm", "acknowledged", "lock"])
+def test_a_file_of_a_log_that_is_a_link_or_of_another_user_is_refused(
+    directory: Path, name: str, monkeypatch: pytest.MonkeyPatch
+):
+    directory.chmod(0o1777)  # everybody may put something there, as into /tmp
+    precious = directory / "precious"
+    precious.write_bytes(b"")
+    (directory / name).symlink_to(precious)
+    with pytest.raises(UnsafePathError, match=f"{name} is a symbolic link where a file has to be"):
+        FileLog(directory)
+    assert precious.read_bytes() == b""
+    (directory / name).unlink()
+    precious.rename(directory / name)
+    give_away(directory / name, monkeypatch)
+    if os.geteuid() == 0:  # else the directory belongs to another user, too
+        with pytest.raises(UnsafePathError, match=f"{name} belongs to"):
+            FileLog(directory)
+    else:
+        with pytest.raises(UnsafePathError, match="belongs to"):
+            FileLog(directory)
+
+
+def test_a_folder_of_chunks_that_is_a_link_is_refused(directory: Path):
+    (directory / "elsewhere").mkdir()
+    (directory / "chunks").symlink_to(directory / "elsewhere")
+    with pytest.raises(UnsafePathError, match="chunks is a symbolic link where a directory has to be"):
+        FileLog(directory)
+
+
+def test_a_chunk_that_is_a_link_is_refused(directory: Path):
+    with FileLog(directory) as log:
+        log.create_topic("a", config={"max.message.bytes": 10 << 20})
+        log.append([LARGE_CHUNK])
+        (chunk,) = (directory / "chunks").iterdir()
+        chunk.rename(directory / "moved")
+        chunk.symlink_to(directory / "moved")
+        with pytest.raises(UnsafePathError, match="is a symbolic link where a file has to be"):
+            values(log, A)

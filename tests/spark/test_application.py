@@ -15,7 +15,9 @@ from headrace.checkpoint.ledger import manifest_numbers, read_ledger
 from headrace.checkpoint.storage import open_storage
 from headrace.clients.consumer import Consumer
 from headrace.clients.producer import Producer
+from headrace.errors import StreamsError, UnsafePathError
 from headrace.log.open import open_log
+from tests.other_users import PRIVATE, modes
 
 pytestmark = pytest.mark.spark
 
@@ -72,6 +74,39 @@ def test_words_are_counted_over_all_partitions_and_the_store_can_be_read(address
         assert {key: value.value for key, value in counts.all()} == WORDS
         assert counts.get("kafka").value == 3
     assert dict(counted(address)) == WORDS
+
+
+@pytest.mark.parametrize("trigger", ["real-time", "micro-batch"])
+def test_state_is_for_its_owner_alone_and_a_directory_that_is_open_to_all_is_refused(
+    address: str, tmp_path: Path, trigger: str
+):
+    produce(address, LINES)
+    state = tmp_path / "state"
+    state.mkdir()
+    state.chmod(0o777)
+    (state / "wordcount").mkdir(0o755)
+    with (
+        pytest.raises(UnsafePathError, match=f"{state} can be written by every user"),
+        application(address, tmp_path, trigger=trigger),
+    ):
+        pass
+    state.chmod(0o755)
+    (state / "wordcount").rmdir()
+    application(address, tmp_path, trigger=trigger).run_available()  # the one that was refused has let go of everything
+    assert modes(state / "wordcount") == modes(tmp_path / "checkpoint") == PRIVATE
+    assert dict(counted(address)) == WORDS
+
+
+@pytest.mark.parametrize("trigger", ["real-time", "micro-batch"])
+def test_a_process_that_cannot_use_its_state_directory_says_so(address: str, tmp_path: Path, trigger: str):
+    """The driver finds no directory, and does not create one. The processes of the tasks fail."""
+    produce(address, LINES)
+    (tmp_path / "state").write_text("a file")
+    with (
+        pytest.raises(StreamsError, match=rf"{tmp_path}/state/wordcount cannot be used: .*Set state.dir"),
+        application(address, tmp_path, trigger=trigger) as app,
+    ):
+        app.drain(timeout=60_000)
 
 
 def test_spark_writes_down_no_more_than_the_first_of_many_batches(address: str, tmp_path: Path):

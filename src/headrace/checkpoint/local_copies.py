@@ -6,6 +6,8 @@
       0_3.1/      a second copy: the standby of another slot on this host
       lock        locked for a moment by a process that claims, lists or removes copies
 
+All of it is created for its owner alone; what other users could have written is rejected, see `directories`.
+
 A process writes only to copies that it holds, so no two processes ever write to one. A process that needs a task's
 state takes the latest copy that is free; if there is none, it begins a new one, which `restore` fills.
 
@@ -24,7 +26,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from headrace.checkpoint.restore import LmdbEngineProvider
-from headrace.errors import InvalidStateStoreError, StreamsError
+from headrace.directories import check_directory, check_folder, create_directory, open_file
+from headrace.errors import InvalidStateStoreError, StreamsError, UnsafePathError
 from headrace.model.ids import TaskId
 
 _POLL = 0.02  # seconds between two looks at a copy that another process is about to release
@@ -48,6 +51,7 @@ class LocalCopies:
         of them is about to release its copy, and is waited for, `patience` seconds at most.
         """
         if task not in self._held and not self._locks:
+            self._prepare_directory()
             self._hold(task, str(task), None)
         elif task not in self._held:
             end = time.monotonic() + patience
@@ -143,16 +147,22 @@ class LocalCopies:
         provider = LmdbEngineProvider(self.directory / name, self._checkpoint, task)
         try:
             version = provider.peek()
+        except UnsafePathError:
+            raise
         except StreamsError:
             return -1
         return -1 if version is None else version.number
 
     def _names(self) -> list[str]:
-        return sorted(folder.name for folder in self.directory.iterdir() if folder.is_dir())
+        names = sorted(folder.name for folder in self.directory.iterdir() if folder.is_dir())
+        for name in names:
+            if task_of(name) is not None:
+                check_folder(self.directory / name)
+        return names
 
     def _lock(self, name: str) -> int | None:
         """Locks a copy; returns the descriptor that holds the lock, or None if another process, or this one, has it."""
-        descriptor = os.open(self.directory / f"{name}.lock", os.O_RDWR | os.O_CREAT, 0o644)
+        descriptor = open_file(self.directory / f"{name}.lock", os.O_RDWR | os.O_CREAT)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
@@ -163,16 +173,30 @@ class LocalCopies:
     @contextmanager
     def _alone(self) -> Generator[None]:
         """Keeps other processes, and other threads, from claiming and removing copies meanwhile."""
+        self._prepare_directory()
         try:
-            self.directory.mkdir(parents=True, exist_ok=True)
-            descriptor = os.open(self.directory / "lock", os.O_RDWR | os.O_CREAT, 0o644)
+            descriptor = open_file(self.directory / "lock", os.O_RDWR | os.O_CREAT)
         except OSError as error:
-            raise InvalidStateStoreError(f"the local state in {self.directory} cannot be used: {error}") from error
+            raise self._unusable(error) from error
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX)
             yield
         finally:
             os.close(descriptor)
+
+    def _prepare_directory(self) -> None:
+        try:
+            create_directory(self.directory)
+            check_directory(self.directory.parent)
+            check_folder(self.directory)
+        except OSError as error:
+            raise self._unusable(error) from error
+
+    def _unusable(self, error: OSError) -> InvalidStateStoreError:
+        return InvalidStateStoreError(
+            f"the local state in {self.directory} cannot be used: {error}. Set state.dir to a directory that this user "
+            "can write to, on every host that runs tasks"
+        )
 
 
 def task_of(name: str) -> TaskId | None:

@@ -19,6 +19,7 @@ from shutil import rmtree
 from typing import NamedTuple, Protocol
 
 from headrace.checkpoint.files import DeltaChain, DeltaRef
+from headrace.directories import check_folder, create_directory, read_file, write_file
 from headrace.errors import CheckpointCorruptedError, InvalidStateStoreError, StateCorruptedError
 from headrace.model.ids import TaskId
 from headrace.state.delta import Delta, apply
@@ -162,10 +163,11 @@ class LmdbEngineProvider:
     def clear(self) -> LmdbEngine:
         self.close()
         try:
-            if self.directory.exists():
-                rmtree(self.directory)
-            self.directory.mkdir(parents=True)
-            (self.directory / "task").write_bytes(self._label)
+            create_directory(self.directory)
+            check_folder(self.directory)  # what another user has put there is not deleted either
+            rmtree(self.directory)
+            create_directory(self.directory)
+            write_file(self.directory / "task", self._label)
         except OSError as error:
             raise InvalidStateStoreError(f"the local state in {self.directory} cannot be created: {error}") from error
         self._engine = self._open()
@@ -192,6 +194,7 @@ class LmdbEngineProvider:
 
     def _is_ours(self) -> bool:
         try:
-            return (self.directory / "task").read_bytes() == self._label
+            check_folder(self.directory)
+            return read_file(self.directory / "task") == self._label
         except OSError:
             return False

@@ -5,6 +5,9 @@ calls that `create` a name, exactly one returns True, and its file appears whole
 
     disk           temporary file, fsync, link(2) to the name, fsync of the directory
     object store   conditional put (`mode="create"`)
+
+Files in a directory are created for their owner alone, and what other users could have written is rejected:
+`directories` has the rules.
 """
 
 from __future__ import annotations
@@ -28,6 +31,7 @@ from obstore.exceptions import (
     UnauthenticatedError,
 )
 
+from headrace.directories import DIRECTORY_MODE, check_directory, check_folder, create_directory, open_file, read_file
 from headrace.errors import MissingFileError, StorageError
 
 
@@ -85,8 +89,10 @@ class DiskStorage:
 
     def __init__(self, directory: Path | str) -> None:
         self.directory = Path(directory).absolute()
+        self._checked = set[Path]()  # folders inside it
         with self._translate_errors("cannot be opened"):
-            self.directory.mkdir(parents=True, exist_ok=True)
+            create_directory(self.directory)
+            check_directory(self.directory)
             self._inode = _inode(self.directory)
 
     def __reduce__(self) -> tuple[type[DiskStorage], tuple[str]]:
@@ -107,9 +113,9 @@ class DiskStorage:
     def read(self, name: str, start: int = 0, size: int | None = None) -> bytes:
         with self._translate_errors(f"cannot give {name}"):
             try:
-                with (self.directory / name).open("rb") as file:
-                    file.seek(start)
-                    return file.read() if size is None else file.read(size)
+                path = self.directory / name
+                self._check_folder(path.parent)
+                return read_file(path, start, size)
             except (FileNotFoundError, IsADirectoryError):
                 self._check_directory()
                 raise MissingFileError(name, self.describe()) from None
@@ -118,20 +124,35 @@ class DiskStorage:
         with self._translate_errors("cannot be listed"):
             self._check_directory()
             folder = self.directory / prefix.rpartition("/")[0]
-            found = (Path(path, file) for path, _, files in os.walk(folder) for file in files)
-            names = (path.relative_to(self.directory).as_posix() for path in found)
+            names: list[str] = []
+            for path, folders, files in os.walk(folder):
+                for inside in (path, *(os.path.join(path, name) for name in folders)):  # noqa: PTH118 - many files
+                    self._check_folder(Path(inside))
+                below = Path(path).relative_to(self.directory).as_posix()
+                names += files if below == "." else [f"{below}/{file}" for file in files]
             return sorted(name for name in names if name.startswith(prefix))
 
     def delete(self, name: str) -> None:
         with self._translate_errors(f"cannot delete {name}"):
-            (self.directory / name).unlink(missing_ok=True)
+            path = self.directory / name
+            with suppress(FileNotFoundError):
+                self._check_folder(path.parent)
+                path.unlink()
 
     def _make_directory(self, directory: Path) -> None:
         """Creates one level at a time, so that a deleted checkpoint directory is never created again."""
         if not directory.is_dir():
             self._make_directory(directory.parent)
-            directory.mkdir(exist_ok=True)
+            directory.mkdir(DIRECTORY_MODE, exist_ok=True)
             _sync_directory(directory.parent)
+        self._check_folder(directory)
+
+    def _check_folder(self, folder: Path) -> None:
+        """Checks the folders inside the checkpoint that lead to a file, each of them once."""
+        if folder != self.directory and folder not in self._checked:
+            self._check_folder(folder.parent)
+            check_folder(folder)
+            self._checked.add(folder)
 
     def _check_directory(self) -> None:
         try:
@@ -162,7 +183,7 @@ class DiskStorage:
 def _create_file(target: Path, data: bytes) -> bool:
     draft = target.with_name(f"{target.name}.tmp-{uuid4().hex}")
     try:
-        with draft.open("xb") as file:
+        with os.fdopen(open_file(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL), "wb") as file:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())

@@ -17,7 +17,8 @@ from rich.text import Text
 
 from headrace.cli.options import AsJson, CommandConfig, LogAddress, Servers, log_at
 from headrace.cli.output import print_json, stdout
-from headrace.errors import StreamsError
+from headrace.directories import check_directory, state_directory
+from headrace.errors import StreamsError, UnsafePathError
 from headrace.spark.session import find_java
 
 _STYLES = {"ok": "green", "warn": "yellow", "fail": "bold red"}
@@ -131,7 +132,10 @@ def check_checkpoint(place: str | None) -> Check:
 
 
 def check_state_dir(directory: str | None) -> Check:
-    place = Path(directory or Path(tempfile.gettempdir()) / "headrace")
+    try:
+        place = state_directory(directory)
+    except UnsafePathError as error:
+        return _reject("local state", error)
     return _check_directory("local state", place, str(place))
 
 
@@ -164,11 +168,20 @@ def _find_version(name: str) -> str | None:
         return None
 
 
+def _reject(what: str, error: UnsafePathError) -> Check:
+    return Check(what, "fail", f"{error.path} {error.problem}", error.advice)
+
+
 def _check_directory(what: str, place: Path, found: str) -> Check:
     """Check that a directory, or the nearest parent that exists, is writable and has free space."""
     existing = next(folder for folder in (place.absolute(), *place.absolute().parents) if folder.exists())
     if not existing.is_dir():
         return Check(what, "fail", f"{found}: {existing} is a file", "choose another directory")
+    if existing == place.absolute():
+        try:
+            check_directory(existing)
+        except UnsafePathError as error:
+            return _reject(what, error)
     try:
         with tempfile.TemporaryFile(dir=existing):
             free = shutil.disk_usage(existing).free

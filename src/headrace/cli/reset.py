@@ -34,12 +34,13 @@ from headrace.checkpoint.storage import Storage
 from headrace.cli.options import AsJson, open_checkpoint, takes_log
 from headrace.cli.output import CommandError, UsageError, print_json, print_note, print_rows, stderr
 from headrace.clients.admin import offsets_at
-from headrace.config import Config, parsing
+from headrace.config import parsing
+from headrace.directories import state_directory
 from headrace.errors import CheckpointCorruptedError, CheckpointMismatchError
 from headrace.log.protocol import Extent, Log
 from headrace.model.clock import SystemClock
 from headrace.model.ids import TopicPartition
-from headrace.spark.job import remove_state, state_directory
+from headrace.spark.job import remove_state
 
 COLUMNS = ["topic", "partition", "as", "position", "new_position"]
 _INTERNAL = ("-changelog", "-repartition", "-topic")
@@ -80,8 +81,8 @@ def reset(
     except ValueError as error:
         raise UsageError(f"--application-id {application_id!r}: {error}") from None
     storage = _open_existing(checkpoint or f"{application_id}-checkpoint")
-    state = state_directory(Config(state_dir=state_dir))
-    local = Path(state) / application_id
+    state = state_directory(state_dir)
+    local = state / application_id
     internal = _check_internal(log, application_id, _split_names(internal_topics))
     loaded = load_checkpoint(storage)
     claim(ReadOnlyStorage(storage), application_id, loaded, force=force)

@@ -195,7 +195,10 @@ class Config:
         "how long the local state of tasks that a host no longer has is kept after its last use",
         "spark.job",
     )  # fmt: skip
-    state_dir: str | None = setting(None, parsing.text, "where the local copies of the state are", "spark.job")
+    state_dir: str | None = setting(
+        None, parsing.text, "where the local copies of the state are; none: ~/.local/state/headrace on each host",
+        "spark.job",
+    )  # fmt: skip
     statestore_cache_max_bytes: int = setting(
         10 * _MB, parsing.whole, "how much is cached in front of tables; 0: every update is passed on", "runtime.task"
     )

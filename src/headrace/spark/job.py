@@ -13,7 +13,6 @@ import re
 import shutil
 import sys
 import sysconfig
-import tempfile
 import time
 import traceback
 from collections.abc import Iterator, Mapping
@@ -33,6 +32,7 @@ from headrace.checkpoint.manifest import Changelog
 from headrace.checkpoint.steps import AtStep, ignore_step
 from headrace.config import Config, parsing
 from headrace.config.settings import name_once
+from headrace.directories import state_directory
 from headrace.errors import ConfigError, StreamsError
 from headrace.hints import guess, snake_case
 from headrace.model.ids import TaskId
@@ -51,7 +51,7 @@ class Setup:
     config: Config
     log: str
     checkpoint: str
-    state_dir: str
+    state_dir: str | None  # None: the default of each host
     at_step: AtStep = ignore_step
     spark: Any = None  # a SparkSession; without one Headrace makes its own
     master: str | None = None
@@ -120,17 +120,22 @@ def absolute(place: str) -> str:
     return str(Path(place.removeprefix("file:")).expanduser().absolute())
 
 
-def state_directory(config: Config) -> str:
-    """Where the local copies of the state of all applications are."""
-    return absolute(config.state_dir or str(Path(tempfile.gettempdir()) / "headrace"))
+def given_state_directory(config: Config) -> str | None:
+    """The setting `state.dir` for all hosts: each of them resolves `~` and the default itself (`state_directory`).
+
+    >>> given_state_directory(Config(state_dir="/var/lib/shop")), given_state_directory(Config(state_dir="~/shop"))
+    ('/var/lib/shop', '~/shop')
+    """
+    given = config.state_dir
+    return absolute(given) if given and not given.startswith("~") else given or None
 
 
-def remove_state(state: str, application: str) -> None:
+def remove_state(state: Path, application: str) -> None:
     """Removes the local state of an application. Nothing outside the state directory is deleted, whatever its name.
 
     A directory that is a symbolic link is left alone, and links inside it are removed, not followed.
     """
-    folder = Path(state) / parsing.application_id(application)
+    folder = state / parsing.application_id(application)
     if folder.is_dir() and not folder.is_symlink():
         shutil.rmtree(folder, ignore_errors=True)
 
@@ -157,7 +162,7 @@ class Job:
     partitions: Mapping[str, int]  # of internal topics
     log: str
     checkpoint: str  # where it is
-    state: str  # the local directory
+    state: str | None  # the local directory; None: the default of each host
     checkpoint_id: str = ""
     topics: Mapping[str, str] = field(
         default_factory=dict[str, str]
@@ -170,8 +175,8 @@ class Job:
 
     @property
     def local_state(self) -> Path:
-        """The directory of the local copies of this application's state."""
-        return Path(self.state) / self.application
+        """The directory of the local copies of this application's state, on the host that asks."""
+        return state_directory(self.state) / self.application
 
     def reads(self, number: int, topic: str) -> bool:
         """True if a stage reads a topic of the log."""

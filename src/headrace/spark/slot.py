@@ -28,7 +28,7 @@ from typing import Any, NamedTuple
 from pyspark import cloudpickle
 
 from headrace.checkpoint.local_copies import LocalCopies
-from headrace.errors import StreamsError
+from headrace.errors import InvalidStateStoreError, StreamsError, UnsafePathError
 from headrace.model.ids import TaskId
 from headrace.spark import wire_format
 from headrace.spark.delivery_job import ShareWriter
@@ -91,9 +91,14 @@ def _serve_partition(driver: DriverAddress, slots: Iterable[int]) -> Iterator[in
         try:
             slot = Slot(driver, number)
         except (OSError, StreamsError) as error:
-            raise ConnectionError(f"{CANNOT_START} on {socket.gethostname()}: {error}") from error
+            raise cannot_start(error) from error
         slot.serve()
     return iter(())
+
+
+def cannot_start(error: Exception) -> ConnectionError:
+    """Returns the error of the Spark job that makes the driver raise `error`, if no slot can start."""
+    return ConnectionError(f"{CANNOT_START} on {socket.gethostname()}: {error}")
 
 
 class Slot:
@@ -200,7 +205,10 @@ class Slot:
                 message = self._inbox.get()
                 match message:
                     case Start():
-                        self._start(message)
+                        try:
+                            self._start(message)
+                        except (UnsafePathError, InvalidStateStoreError) as error:  # state.dir is not to be used here
+                            raise cannot_start(error) from error
                     case CheckPeers():
                         self._check_peers(message.peers)
                     case Layout():

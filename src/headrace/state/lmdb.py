@@ -21,6 +21,7 @@ from weakref import WeakSet
 import lmdb
 import msgspec
 
+from headrace.directories import FILE_MODE, check_file, check_folder, create_directory
 from headrace.errors import InvalidStateStoreError, StateCorruptedError, StreamsError
 from headrace.state.delta import decode_changes, encode_changes
 from headrace.state.engine import Changes, Version, nothing_to_undo
@@ -71,6 +72,7 @@ def _buckets(changes: Changes, stored: Callable[[bytes], bytes | None]) -> Itera
         yield entry, encode_changes(kept) if kept else None
 
 
+FILES = ("data.mdb", "lock.mdb")  # that LMDB makes in the directory
 FIRST_MAP = 64 * 1024 * 1024  # bytes of address space, not of disk; doubled whenever it is full
 VERSION, UNDO, BOOT = b"version", b"undo", b"boot"  # keys beside the data
 RECENT, LARGE = 200_000, 1_000  # entries cached between commits; an entry of more bytes than this is not cached
@@ -247,10 +249,14 @@ class LmdbEngine:
     # ------------------------------------------------------------------------------------------- the environment
     def _open(self) -> None:
         try:
-            self.directory.mkdir(parents=True, exist_ok=True)
+            create_directory(self.directory)
+            check_folder(self.directory)
+            for name in FILES:
+                check_file(self.directory / name)
             # Without fsync; reads are by key, so reading ahead does not help.
             self._env = lmdb.open(
                 str(self.directory),
+                mode=FILE_MODE,
                 map_size=self._map_size,
                 max_dbs=2,
                 max_readers=self._most_readers,
@@ -291,7 +297,7 @@ class LmdbEngine:
 
     def _discard(self) -> None:
         self.close()
-        for file in ("data.mdb", "lock.mdb"):
+        for file in FILES:
             (self.directory / file).unlink(missing_ok=True)
 
     def _file_size(self) -> int:

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import NamedTuple
 from uuid import uuid4
 
+from headrace.directories import open_file, read_file
 from headrace.log.chunk_format import ChunkHeader, read_checksum, read_header
 from headrace.log.embedded.database import sync_directory, unavailable
 from headrace.log.embedded.schema import damaged_row, row_checksum
@@ -34,7 +35,7 @@ class ChunkFiles:
         """Writes a new file and returns its name."""
         name = f"{uuid4().hex}.chunk"
         try:
-            with (self.directory / name).open("xb") as file:
+            with os.fdopen(open_file(self.directory / name, os.O_WRONLY | os.O_CREAT | os.O_EXCL), "wb") as file:
                 file.write(packed)
                 file.flush()
                 os.fsync(file.fileno())
@@ -48,7 +49,7 @@ class ChunkFiles:
     def read(self, name: str) -> bytes:
         """Reads a file; raises `FileNotFoundError` if it does not exist."""
         try:
-            return (self.directory / name).read_bytes()
+            return read_file(self.directory / name)
         except FileNotFoundError:
             raise
         except OSError as error:

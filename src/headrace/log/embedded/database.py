@@ -8,6 +8,8 @@ durable commit that was reported to a caller:
 SQLite silently drops the end of a damaged write-ahead file, just as it drops an end that a crash has cut off. An
 acknowledged commit was never cut off by a crash: a database that ends before this number has lost data, and is not
 opened.
+
+All files are created for their owner alone, and what other users could have written is rejected: see `directories`.
 """
 
 from __future__ import annotations
@@ -20,10 +22,11 @@ import struct
 import threading
 import time
 from collections.abc import Callable, Generator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from zlib import crc32
 
+from headrace.directories import check_file, check_folder, create_directory, open_file, read_file, write_file
 from headrace.errors import LogBusyError, LogCorruptedError, LogUnavailableError, StreamsError
 from headrace.log.embedded.schema import check_tables, create_tables, is_empty, put_meta, read_meta, read_meta_version
 from headrace.log.embedded.topics import EMPTY, Catalog, load_catalog
@@ -50,7 +53,7 @@ class WriterLock:
 
     def __init__(self, path: Path, timeout: float = 60.0, pause: Callable[[float], None] = time.sleep) -> None:
         self._path, self._timeout, self._pause = path, timeout, pause
-        self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        self._file = open_file(path, os.O_RDWR | os.O_CREAT)
         self._thread_lock = threading.Lock()
 
     @contextmanager
@@ -97,7 +100,7 @@ class AckFile:
     """The file `acknowledged`. It is not forced to disk: after a power failure it may be behind, never ahead."""
 
     def __init__(self, path: Path) -> None:
-        self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        self._file = open_file(path, os.O_RDWR | os.O_CREAT)
 
     def write(self, number: int) -> None:
         raw = _NUMBER.pack(number)
@@ -110,7 +113,7 @@ class AckFile:
     def read(path: Path) -> int | None:
         """Returns the number, or None if the file is missing or damaged. That loses the check, but no data."""
         try:
-            raw = path.read_bytes()
+            raw = read_file(path)
         except FileNotFoundError:
             return None
         number = raw[: _NUMBER.size]
@@ -132,7 +135,8 @@ class Database:
         self._is_durable: bool | None = None
         self._catalog = EMPTY
         with self.translate_errors():
-            (directory / "chunks").mkdir(exist_ok=True)
+            create_directory(directory / "chunks")
+            check_folder(directory / "chunks")
             self._lock = WriterLock(directory / "lock", TIMEOUT)
             try:
                 with self._lock.hold():
@@ -213,6 +217,7 @@ class Database:
     def _open_writer(self, acknowledged: int | None) -> sqlite3.Connection:
         if acknowledged is not None and (not self.path.exists() or self.path.stat().st_size == 0):
             raise self._damaged("it is missing, or empty")
+        self._prepare_files()
         connection = self._connect()
         try:
             if is_empty(connection):
@@ -226,6 +231,17 @@ class Database:
             connection.close()
             raise
         return connection
+
+    def _prepare_files(self) -> None:
+        """Creates the database file, because SQLite would let all users read it, and checks the files that exist.
+
+        SQLite gives its other files the mode of the first one. A file that exists is not opened here: closing it would
+        release SQLite's locks.
+        """
+        with suppress(FileExistsError):
+            write_file(self.path, b"")
+        for name in ("log.db", "log.db-wal", "log.db-shm"):
+            check_file(self.directory / name)
 
     def _check(self, connection: sqlite3.Connection, acknowledged: int) -> None:
         if connection.execute("PRAGMA journal_mode").fetchone() != ("wal",):

@@ -14,6 +14,7 @@ from collections.abc import Set as AbstractSet
 from contextlib import contextmanager
 from pathlib import Path
 
+from headrace.directories import check_directory, create_directory
 from headrace.errors import LogUnavailableError
 from headrace.log.base import BaseLog
 from headrace.log.embedded import chunks, consumer_groups, topics
@@ -56,7 +57,8 @@ def _lock() -> threading.Lock:
 def acquire_directory(directory: Path) -> LogDirectory:
     """Opens a directory, which is created if it does not exist, or shares it if it is open."""
     try:
-        directory.mkdir(parents=True, exist_ok=True)
+        create_directory(directory)
+        check_directory(directory)
         found = directory.stat()
     except FileExistsError:
         raise LogUnavailableError(f"{directory} is a file: a log needs a directory of its own") from None
