@@ -8,8 +8,6 @@ from __future__ import annotations
 import os
 import signal
 import sys
-import time
-from collections import Counter
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -18,41 +16,22 @@ from pyspark.sql import SparkSession
 
 from headrace import Application, Consumer, StreamsError, serde
 from tests.faults.networks import HERE, Hosts, address
-from tests.spark.places import PATIENCE_MS, Place, wait_for
-from tests.spark.test_slots import counting, slots
+from tests.spark.places import PATIENCE_MS, Place, Words, counting, slots, wait_for
 
 STARTS = 3
 
 
-class Words:
-    """Sends lines, and knows how often every word was sent."""
-
-    def __init__(self, place: Place) -> None:
-        self.place, self.sent, self.number = place, Counter[str](), 0
-
-    def send(self, app: Application) -> float:
-        """Returns the seconds until the results are there."""
-        lines = [f"a b{self.number + n} c{n % 3}" for n in range(40)]
-        self.number += len(lines)
-        self.sent.update(word for line in lines for word in line.split())
-        began = time.monotonic()
-        self.place.send("lines", *lines)
-        app.drain(PATIENCE_MS)
-        took = time.monotonic() - began
-        assert {word: found.value for word, found in app.store("counts").all()} == self.sent
-        return took
-
-    def check_output(self) -> None:
-        """Every word has its count, and no change of it was written twice."""
-        written: dict[str, list[int]] = {}
-        with Consumer(self.place.log, key=serde.STRING, value=serde.STRING, auto_offset_reset="earliest") as consumer:
-            consumer.subscribe("counts")
-            while found := consumer.poll(1000):
-                for record in found:
-                    written.setdefault(record.key, []).append(int(record.value))
-        assert {word: counts[-1] for word, counts in written.items()} == self.sent
-        for counts in written.values():
-            assert counts == sorted(set(counts))
+def check_output(words: Words) -> None:
+    """Every word has its count, and no change of it was written twice."""
+    written: dict[str, list[int]] = {}
+    with Consumer(words.place.log, key=serde.STRING, value=serde.STRING, auto_offset_reset="earliest") as consumer:
+        consumer.subscribe("counts")
+        while found := consumer.poll(1000):
+            for record in found:
+                written.setdefault(record.key, []).append(int(record.value))
+    assert {word: counts[-1] for word, counts in written.items()} == words.sent
+    for counts in written.values():
+        assert counts == sorted(set(counts))
 
 
 def await_both_hosts(app: Application) -> None:
@@ -84,7 +63,7 @@ def cut(hosts: Hosts, app: Application, words: Words, kind: str) -> None:
         print(f"healed; results after {words.send(app):.1f} s")  # noqa: T201
         assert {slot.process for slot in app.report().slots} != before
         wait_for(app, lambda: all(behind == 0 for slot in app.report().slots for behind in slot.standbys.values()))
-    words.check_output()
+    check_output(words)
 
 
 def start_while_cut(hosts: Hosts, make_app: Callable[[], Application]) -> None:

@@ -1,13 +1,16 @@
-"""A place for an application to live in: log, checkpoint and local state in a directory."""
+"""A place for an application to run in, and a word count with words to send to it."""
 
 from __future__ import annotations
 
 import threading
+import time
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from headrace import Admin, Application, Consumer, Producer, Topology, serde
+from headrace import Admin, Application, Consumer, Producer, StreamsBuilder, Topology, serde
+from headrace.query.status import SlotReport
 
 PATIENCE = 60.0  # seconds
 PATIENCE_MS = 60_000
@@ -36,8 +39,8 @@ class Place:
     def send_at(self, topic: str, key: str, *times: int) -> None:
         """In one append: an application reads all of them in one batch."""
         with Producer(self.log, key=serde.STRING, value=serde.STRING, linger=60_000) as producer:
-            for time in times:
-                producer.send(topic, key, key, timestamp=time)
+            for timestamp in times:
+                producer.send(topic, key, key, timestamp=timestamp)
 
     def read(self, topic: str) -> list[str]:
         with Consumer(self.log, value=serde.STRING, auto_offset_reset="earliest") as consumer:
@@ -54,3 +57,39 @@ def wait_for(app: Application, reached: Callable[[], bool]) -> None:
         event.wait(0.1)
         app._check()
     raise AssertionError("it was never so")
+
+
+# ------------------------------------------------------------------------------------------------------- a word count
+def counting() -> Topology:
+    builder = StreamsBuilder()
+    lines = builder.stream("lines", key=serde.STRING, value=serde.STRING)
+    words = lines.flat_map_values(lambda line: line.split())
+    counts = words.group_by(lambda key, word: word, key=serde.STRING, value=serde.STRING).count(store="counts")
+    counts.to_stream().map_values(str).to("counts", key=serde.STRING, value=serde.STRING)
+    return builder.build()
+
+
+class Words:
+    """Sends lines to the word count, and knows how often every word was sent."""
+
+    def __init__(self, place: Place) -> None:
+        self.place, self.sent, self.number = place, Counter[str](), 0
+
+    def send(self, app: Application, *lines: str) -> float:
+        """Sends lines, or new ones, and checks the counts. Returns the seconds until the results are there."""
+        lines = lines or self._new_lines(40)
+        self.sent.update(word for line in lines for word in line.split())
+        began = time.monotonic()
+        self.place.send("lines", *lines)
+        app.drain(PATIENCE_MS)
+        took = time.monotonic() - began
+        assert {word: found.value for word, found in app.store("counts").all()} == self.sent
+        return took
+
+    def _new_lines(self, count: int) -> tuple[str, ...]:
+        self.number += count
+        return tuple(f"a b{self.number + n} c{n % 3}" for n in range(count))
+
+
+def slots(app: Application) -> dict[int, SlotReport]:
+    return {slot.slot: slot for slot in app.report().slots}

@@ -9,8 +9,7 @@ import pytest
 from headrace import Application
 from headrace.query.status import Traffic
 from headrace.spark.transport import TrafficCounter
-from tests.spark.places import PATIENCE_MS, Place
-from tests.spark.test_slots import counting
+from tests.spark.places import PATIENCE_MS, Place, counting
 
 pytestmark = pytest.mark.spark
 

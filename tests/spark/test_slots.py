@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import socket
-from collections import Counter
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -20,50 +19,13 @@ from headrace import (
     Record,
     StreamsBuilder,
     StreamsError,
-    Topology,
     serde,
 )
 from headrace.query.status import SlotReport
 from headrace.spark.session import session
-from tests.spark.places import PATIENCE_MS, Place, wait_for
+from tests.spark.places import PATIENCE_MS, Place, Words, counting, slots, wait_for
 
 pytestmark = pytest.mark.spark
-
-
-def counting() -> Topology:
-    builder = StreamsBuilder()
-    lines = builder.stream("lines", key=serde.STRING, value=serde.STRING)
-    words = lines.flat_map_values(lambda line: line.split())
-    counts = words.group_by(lambda key, word: word, key=serde.STRING, value=serde.STRING).count(store="counts")
-    counts.to_stream().map_values(str).to("counts", key=serde.STRING, value=serde.STRING)
-    return builder.build()
-
-
-@pytest.fixture
-def place(tmp_path: Path) -> Place:
-    found = Place(tmp_path)
-    found.create("lines", "counts", partitions=4)
-    return found
-
-
-class Words:
-    """Sends lines, and knows how often every word was sent."""
-
-    def __init__(self, place: Place) -> None:
-        self.place, self.sent, self.number = place, Counter[str](), 0
-
-    def send(self, app: Application) -> None:
-        lines = [f"a b{self.number + n} c{n % 3}" for n in range(20)]
-        self.number += len(lines)
-        self.sent.update(word for line in lines for word in line.split())
-        self.place.send("lines", *lines)
-        app.drain(PATIENCE_MS)
-        counts = {word: found.value for word, found in app.store("counts").all()}
-        assert counts == self.sent
-
-
-def slots(app: Application) -> dict[int, SlotReport]:
-    return {slot.slot: slot for slot in app.report().slots}
 
 
 def test_slots_are_drained_and_added_while_the_application_runs(place: Place):

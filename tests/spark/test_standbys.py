@@ -6,7 +6,6 @@ import json
 import os
 import signal
 import time
-from collections import Counter
 from pathlib import Path
 from shutil import rmtree
 from typing import Any
@@ -17,33 +16,15 @@ from typer.testing import CliRunner
 from headrace import Application
 from headrace.cli.main import app as cli
 from headrace.query.status import SlotReport
-from tests.spark.places import PATIENCE_MS, Place, wait_for
-from tests.spark.test_slots import counting, slots
+from tests.spark.places import Place, Words, counting, slots, wait_for
 
 pytestmark = pytest.mark.spark
 WORDS = 3000  # different ones, so that a whole restore reads many entries
 STATEFUL = {f"1_{partition}" for partition in range(4)}
 
 
-@pytest.fixture
-def place(tmp_path: Path) -> Place:
-    found = Place(tmp_path)
-    found.create("lines", "counts", partitions=4)
-    return found
-
-
-class Words:
-    def __init__(self, place: Place) -> None:
-        self.place, self.sent = place, Counter[str]()
-
-    def send(self, app: Application, *lines: str) -> None:
-        self.sent.update(word for line in lines for word in line.split())
-        self.place.send("lines", *lines)
-        app.drain(PATIENCE_MS)
-        assert {word: found.value for word, found in app.store("counts").all()} == self.sent
-
-    def send_many(self, app: Application) -> None:
-        self.send(app, *(f"word{n} word{n + 1} word{n + 2}" for n in range(0, WORDS, 3)))
+def send_many(words: Words, app: Application) -> None:
+    words.send(app, *(f"word{n} word{n + 1} word{n + 2}" for n in range(0, WORDS, 3)))
 
 
 def standbys(app: Application) -> dict[str, int]:
@@ -73,7 +54,7 @@ def status(place: Place) -> dict[str, Any]:
 def test_the_tasks_of_a_killed_slot_go_on_from_its_standbys(place: Place):
     words, state = Words(place), place.folder / "state" / "life"
     with place.app(counting(), num_standby_replicas=1) as app:
-        words.send_many(app)
+        send_many(words, app)
         wait_for(app, lambda: have_caught_up(app))
         assert {name for name in state_of(state) if name.startswith("1_")} == {*STATEFUL, *(f"{t}.1" for t in STATEFUL)}
         for slot in app.report().slots:
@@ -94,7 +75,7 @@ def test_the_tasks_of_a_killed_slot_go_on_from_its_standbys(place: Place):
         assert whole <= 2, "the two tasks without stores have no standby"
         assert after.restored_entries - before.restored_entries < WORDS / 20
         wait_for(app, lambda: sorted(slots(app)) == [0, 1])
-        words.send_many(app)
+        send_many(words, app)
         wait_for(app, lambda: have_caught_up(app))
 
 
@@ -102,14 +83,14 @@ def test_a_host_holds_its_tasks_and_its_standbys_and_nothing_else(place: Place):
     words, folder = Words(place), place.folder / "state" / "life"
     (folder / "7_0").mkdir(parents=True)  # of an earlier version of the application
     with place.app(counting(), num_standby_replicas=1, state_cleanup_delay_ms=1000) as app:
-        words.send_many(app)
+        send_many(words, app)
         wait_for(app, lambda: have_caught_up(app))
         wait_for(app, lambda: len(state_of(folder)) == 12)  # eight tasks, and standbys of the four with stores
         app.scale(1)
         wait_for(app, lambda: sorted(slots(app)) == [0])
         words.send(app, "again word1 word2")
         wait_for(app, lambda: len(state_of(folder)) == 8)
-        words.send_many(app)
+        send_many(words, app)
         assert app.report().slots[0].standbys == {}
 
 
