@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.faults.ground import ROOT, Ground, members
+from tests.faults.deployment import ROOT, Deployment, members
 
 
 @pytest.fixture(scope="session")
@@ -47,12 +47,12 @@ def chance(seed: str, request: pytest.FixtureRequest) -> random.Random:
 
 
 @pytest.fixture
-def ground(tmp_path: Path) -> Iterator[Callable[..., Ground]]:
-    """Makes grounds in a directory of the test; whatever their lives leave is ended."""
-    made: list[Ground] = []
+def deploy(tmp_path: Path) -> Iterator[Callable[..., Deployment]]:
+    """Makes deployments in a directory of the test; whatever their runs leave is ended."""
+    made: list[Deployment] = []
 
-    class Here(Ground):
-        def __init__(self, program: str, name: str = "ground", **more) -> None:
+    class Here(Deployment):
+        def __init__(self, program: str, name: str = "deployment", **more) -> None:
             super().__init__(tmp_path / name, program, **more)
             made.append(self)
 

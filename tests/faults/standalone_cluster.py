@@ -23,7 +23,7 @@ from typing import Self
 
 import pyspark
 
-from tests.faults.ground import PATIENCE, ROOT, members
+from tests.faults.deployment import PATIENCE, ROOT, members
 
 SPARK_HOME = Path(pyspark.__file__).parent
 HOST = "127.0.0.1"

@@ -16,11 +16,11 @@ from headrace.log.embedded.file_log import FileLog
 from headrace.log.protocol import Records
 from headrace.model.ids import TopicPartition
 from headrace.model.partitioner import partition_of
-from tests.faults.asked import KEYS, SCENE, Scene
-from tests.faults.checking import PARTITIONS, TOPICS, Questioner, answers_in, check_answers
-from tests.faults.ground import Life, under_load, wait_until
-from tests.faults.killing import Kill
+from tests.faults.answer_checks import PARTITIONS, TOPICS, Questioner, answers_in, check_answers
+from tests.faults.deployment import Run, under_load, wait_until
+from tests.faults.kills import Kill
 from tests.faults.programs import line
+from tests.faults.queried_program import KEYS, SETTINGS, RunSettings
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
@@ -32,7 +32,7 @@ class Place:
     """A log, an application that lives again and again, and somebody who follows it."""
 
     def __init__(self, folder: Path, jvm: dict[str, str]) -> None:
-        self.folder, self._jvm, self.lives, self.replicas = folder, jvm, list[Life](), list[Life]()
+        self.folder, self._jvm, self.runs, self.replicas = folder, jvm, list[Run](), list[Run]()
         self.log = FileLog(folder / "log", clean_every=None)
         for topic in (*TOPICS, "tags"):
             self.log.create_topic(topic, PARTITIONS)
@@ -49,39 +49,39 @@ class Place:
                 self.log.append([(TopicPartition(topic, part), records)])
         self.fed += lines
 
-    def live(self, *kills: Kill) -> Life:
-        folder = self.folder / f"life-{len(self.lives)}"
+    def start(self, *kills: Kill) -> Run:
+        folder = self.folder / f"run-{len(self.runs)}"
         folder.mkdir()
-        scene = Scene(str(self.folder), str(folder), list(kills))
-        (folder / "scene").write_bytes(msgspec.json.encode(scene))
-        command = ["-m", "headrace", "run", "tests.faults.asked:app", "--web", "--port", "0"]
-        self.lives.append(Life(command, folder, {**self._jvm, SCENE: str(folder / "scene")}))
-        return self.lives[-1]
+        settings = RunSettings(str(self.folder), str(folder), list(kills))
+        (folder / "settings").write_bytes(msgspec.json.encode(settings))
+        command = ["-m", "headrace", "run", "tests.faults.queried_program:app", "--web", "--port", "0"]
+        self.runs.append(Run(command, folder, {**self._jvm, SETTINGS: str(folder / "settings")}))
+        return self.runs[-1]
 
-    def replica(self, *options: str) -> Life:
+    def replica(self, *options: str) -> Run:
         folder = self.folder / f"replica-{len(self.replicas)}"
         folder.mkdir()
-        place = ["--checkpoint", str(self.folder / "checkpoint"), "--topology", "tests.faults.asked:followed"]
-        self.replicas.append(Life(["-m", "headrace", "replica", *place, "--port", "0", *options], folder, {}))
+        place = ["--checkpoint", str(self.folder / "checkpoint"), "--topology", "tests.faults.queried_program:followed"]
+        self.replicas.append(Run(["-m", "headrace", "replica", *place, "--port", "0", *options], folder, {}))
         return self.replicas[-1]
 
     def url(self) -> str | None:
         """Where the application that was started last answers."""
-        return url_of(self.lives[-1]) if self.lives else None
+        return url_of(self.runs[-1]) if self.runs else None
 
     def read(self, position: dict[str, int]) -> int:
         """How many lines are behind a position."""
         return sum(offset for at, offset in position.items() if at.startswith("lines"))
 
-    def goes_on(self, life: Life, seen: Questioner) -> None:
-        """Waits until whoever follows has seen the work of a life."""
-        wait_until(lambda: url_of(life) is not None, life)
+    def goes_on(self, run: Run, seen: Questioner) -> None:
+        """Waits until whoever follows has seen the work of a run."""
+        wait_until(lambda: url_of(run) is not None, run)
         known = self.read(seen.position)
-        wait_until(lambda: self.read(seen.position) > known + 60, life)
+        wait_until(lambda: self.read(seen.position) > known + 60, run)
 
     def close(self) -> None:
-        for life in [*self.lives, *self.replicas]:
-            life.clear()
+        for run in [*self.runs, *self.replicas]:
+            run.clear()
         self.log.close()
 
 
@@ -92,8 +92,8 @@ def place(tmp_path: Path, jvm: dict[str, str]) -> Iterator[Place]:
     made.close()
 
 
-def url_of(life: Life) -> str | None:
-    found = URL.search(life.said)
+def url_of(run: Run) -> str | None:
+    found = URL.search(run.said)
     return found[0] if found else None
 
 
@@ -107,21 +107,21 @@ def test_every_answer_is_the_table_at_its_position(place, chance):
         Questioner("web", place.url) as web,
     ):
         with under_load(place, lambda: place.read(copy.position), AHEAD):
-            place.live(Kill(f"after {MANIFEST}", chance.randrange(8, 14))).ends_by_kill()
+            place.start(Kill(f"after {MANIFEST}", chance.randrange(8, 14))).ends_by_kill()
             place.replicas[-1].process.kill()
             place.replica(*on_disk)
-            place.live(Kill(f"before {MANIFEST}", chance.randrange(8, 14))).ends_by_kill()
-            restarted = place.live()
+            place.start(Kill(f"before {MANIFEST}", chance.randrange(8, 14))).ends_by_kill()
+            restarted = place.start()
             place.goes_on(restarted, copy)
             restarted.process.send_signal(signal.SIGTERM)
             restarted.ends_well()
-            last = place.live()
+            last = place.start()
             place.goes_on(last, copy)
         for asked in (copy, disk, web):
             wait_until(lambda asked=asked: place.read(asked.position) == place.fed, last)
         last.process.send_signal(signal.SIGTERM)
         last.ends_well()
-    in_process = [answer for life in place.lives for answer in answers_in(life.folder / "answers")]
+    in_process = [answer for run in place.runs for answer in answers_in(run.folder / "answers")]
     found = check_answers([*copy.answers, *disk.answers, *web.answers, *in_process], place.log)
     sys.stdout.write(
         f"{found.total()} answers {dict(found)} about {place.fed} lines in {in_process[-1].batch} batches; "

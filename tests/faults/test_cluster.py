@@ -23,10 +23,10 @@ import pytest
 
 from headrace.log.kafka import KafkaLog
 from headrace.testing import KafkaBroker
-from tests.faults.ground import Ground, Life, wait_until
+from tests.faults.committed_readers import CountWitness
+from tests.faults.deployment import Deployment, Run, wait_until
 from tests.faults.programs import WORD_COUNT, line
 from tests.faults.standalone_cluster import StandaloneCluster, WorkerProcess
-from tests.faults.witness import CountWitness
 from tests.web.servers import ask
 
 pytestmark = [pytest.mark.spark, pytest.mark.kafka, pytest.mark.slow]
@@ -52,16 +52,16 @@ def cluster(tmp_path: Path) -> Iterator[StandaloneCluster]:
         yield cluster
 
 
-class Scenery:
+class Scenario:
     """Word count on a cluster and a broker, and a witness of its results."""
 
-    def __init__(self, cluster: StandaloneCluster, broker: KafkaBroker, place: Ground) -> None:
+    def __init__(self, cluster: StandaloneCluster, broker: KafkaBroker, place: Deployment) -> None:
         self.cluster, self.broker, self.place = cluster, broker, place
         self.witness = CountWitness(broker.bootstrap, "out", WORD_COUNT.partitions)
         self.sent, self.stopped = Counter[str](), list[int]()
-        self.life = self.start()
+        self.run = self.start()
 
-    def start(self) -> Life:
+    def start(self) -> Run:
         options = ["--master", self.cluster.master, "--web", "--port", "0"]
         return self.place.command(*options, environment=self.cluster.environment)
 
@@ -71,11 +71,11 @@ class Scenery:
 
     def await_results(self) -> None:
         """Waits until everything that was sent is counted."""
-        wait_until(lambda: self.sent <= self.witness.counts, self.life)
+        wait_until(lambda: self.sent <= self.witness.counts, self.run)
 
     def reported(self) -> dict[str, Any]:
         """What the dashboard says about slots and moves; no slots while the application starts."""
-        url = URL.search(self.life.said)
+        url = URL.search(self.run.said)
         try:
             answer = None if url is None else ask(url[0], "/api/durability")
         except OSError:
@@ -92,7 +92,7 @@ class Scenery:
             self.feed(1)
             return len(self.slots()) == count and all(slot["tasks"] for slot in self.slots())
 
-        wait_until(is_so, self.life)
+        wait_until(is_so, self.run)
         return self.slots()
 
     def has_standbys(self) -> bool:
@@ -108,7 +108,7 @@ class Scenery:
             found[:] = find()
             return bool(found)
 
-        wait_until(is_so, self.life)
+        wait_until(is_so, self.run)
         return found
 
     def workers_with_slots(self) -> list[WorkerProcess]:
@@ -131,143 +131,143 @@ class Scenery:
         """Every line is counted once, in the log and in the state."""
         self.await_results()
         assert self.witness.counts == self.sent
-        self.life.process.send_signal(signal.SIGTERM)
-        self.life.ends_well()
+        self.run.process.send_signal(signal.SIGTERM)
+        self.run.ends_well()
         assert self.witness.counts == self.sent
 
 
 @pytest.fixture
-def scenery(
-    cluster: StandaloneCluster, broker: KafkaBroker, ground: Callable[..., Ground]
-) -> Iterator[Callable[..., Scenery]]:
-    made: list[Scenery] = []
+def make_scenario(
+    cluster: StandaloneCluster, broker: KafkaBroker, deploy: Callable[..., Deployment]
+) -> Iterator[Callable[..., Scenario]]:
+    made: list[Scenario] = []
 
-    def make(**config: Any) -> Scenery:
-        place = ground("WORD_COUNT", log=broker.address, config={**CONFIG, **config})
-        made.append(Scenery(cluster, broker, place))
+    def make(**config: Any) -> Scenario:
+        place = deploy("WORD_COUNT", log=broker.address, config={**CONFIG, **config})
+        made.append(Scenario(cluster, broker, place))
         made[-1].witness.__enter__()
         return made[-1]
 
     yield make
-    for scene in made:
-        scene.witness.__exit__()
-        scene.place.clear()
+    for scenario in made:
+        scenario.witness.__exit__()
+        scenario.place.clear()
     with KafkaLog(broker.address) as log:
         for name in log.topics():
             log.delete_topic(name)
 
 
 # ------------------------------------------------------------------------------------------------------------- faults
-def kill_slot(scene: Scenery, chance: random.Random) -> str:
+def kill_slot(scenario: Scenario, chance: random.Random) -> str:
     """Kills the Python worker of an executor that serves a slot."""
-    return send_signal(scene, chance, signal.SIGKILL)
+    return send_signal(scenario, chance, signal.SIGKILL)
 
 
-def stop_slot(scene: Scenery, chance: random.Random) -> str:
+def stop_slot(scenario: Scenario, chance: random.Random) -> str:
     """A slot stands still for longer than its lease, and wakes up when it has been replaced."""
-    return send_signal(scene, chance, signal.SIGSTOP)
+    return send_signal(scenario, chance, signal.SIGSTOP)
 
 
-def send_signal(scene: Scenery, chance: random.Random, number: signal.Signals) -> str:
-    slot = chance.choice(scene.await_some(scene.slots))
+def send_signal(scenario: Scenario, chance: random.Random, number: signal.Signals) -> str:
+    slot = chance.choice(scenario.await_some(scenario.slots))
     os.kill(slot["process"], number)
     if number == signal.SIGSTOP:
-        scene.stopped.append(slot["process"])
+        scenario.stopped.append(slot["process"])
     return f"{number.name} for slot {slot['slot']}"
 
 
-def kill_executor(scene: Scenery, chance: random.Random) -> str:
-    executors = scene.await_some(lambda: [one for worker in scene.cluster.workers for one in worker.executors()])
+def kill_executor(scenario: Scenario, chance: random.Random) -> str:
+    executors = scenario.await_some(lambda: [one for worker in scenario.cluster.workers for one in worker.executors()])
     os.kill(chance.choice(executors), signal.SIGKILL)
     return f"SIGKILL for one of {len(executors)} executors"
 
 
-def kill_worker(scene: Scenery, chance: random.Random) -> str:
+def kill_worker(scenario: Scenario, chance: random.Random) -> str:
     """Kills a worker. Its executors end when they notice it. Another worker takes its place."""
-    worker = chance.choice(scene.cluster.workers)
+    worker = chance.choice(scenario.cluster.workers)
     worker.kill()
-    scene.replace(worker)
+    scenario.replace(worker)
     return "SIGKILL for a worker"
 
 
-def kill_host(scene: Scenery, chance: random.Random) -> str:
+def kill_host(scenario: Scenario, chance: random.Random) -> str:
     """Kills a worker, its executors and their Python workers at once. Another worker takes its place."""
-    worker = chance.choice(scene.cluster.workers)
+    worker = chance.choice(scenario.cluster.workers)
     worker.kill_all()
-    scene.replace(worker)
+    scenario.replace(worker)
     return "SIGKILL for all processes of a worker"
 
 
-def kill_driver(scene: Scenery, chance: random.Random) -> str:
+def kill_driver(scenario: Scenario, chance: random.Random) -> str:
     """Kills the driver, and starts another one. Executors of the first one may still run then."""
-    scene.life.process.kill()
-    scene.life.process.wait()
-    scene.life = scene.start()
+    scenario.run.process.kill()
+    scenario.run.process.wait()
+    scenario.run = scenario.start()
     return "SIGKILL for the driver"
 
 
-def restart_broker(scene: Scenery, chance: random.Random) -> str:
-    scene.broker.restart()
+def restart_broker(scenario: Scenario, chance: random.Random) -> str:
+    scenario.broker.restart()
     return "SIGKILL for the broker"
 
 
 KINDS = (kill_slot, stop_slot, kill_executor, kill_worker, kill_host, kill_driver, restart_broker)
 
 
-def choose_faults(chance: random.Random) -> Iterator[Callable[[Scenery, random.Random], str]]:
+def choose_faults(chance: random.Random) -> Iterator[Callable[[Scenario, random.Random], str]]:
     """All kinds in random order, again and again."""
     while True:
         yield from chance.sample(KINDS, len(KINDS))
 
 
-def test_random_faults_lose_nothing_and_repeat_nothing(scenery, chance):
-    scene: Scenery = scenery()
+def test_random_faults_lose_nothing_and_repeat_nothing(make_scenario, chance):
+    scenario: Scenario = make_scenario()
     began = time.monotonic()
-    scene.feed(LINES)
-    scene.await_results()
+    scenario.feed(LINES)
+    scenario.await_results()
     sys.stdout.write(f"started: results after {time.monotonic() - began:.1f} s\n")
     for number, fault in enumerate(islice(choose_faults(chance), FAULTS)):
         is_patient = chance.random() < 0.7  # else the next fault comes before this one has passed
-        scene.feed(LINES)
+        scenario.feed(LINES)
         began = time.monotonic()
-        done = fault(scene, chance)
-        scene.feed(LINES)
+        done = fault(scenario, chance)
+        scenario.feed(LINES)
         if is_patient:
-            scene.await_results()
+            scenario.await_results()
         took = f"results after {time.monotonic() - began:.1f} s" if is_patient else "another fault at once"
         sys.stdout.write(f"{number}: {done}; {took}\n")
-        scene.wake_up()
-    scene.check()
+        scenario.wake_up()
+    scenario.check()
 
 
 # ---------------------------------------------------------------------------------------------------------- workers
-def test_a_worker_that_joins_gets_slots_and_the_tasks_of_one_that_is_killed_move(scenery):
-    scene: Scenery = scenery(**{"num.standby.replicas": 1})
-    scene.feed(LINES)
-    scene.await_results()
-    scene.await_slots(3)  # two workers with two cores each, one of which stays free
-    driver = scene.life.process.pid
+def test_a_worker_that_joins_gets_slots_and_the_tasks_of_one_that_is_killed_move(make_scenario):
+    scenario: Scenario = make_scenario(**{"num.standby.replicas": 1})
+    scenario.feed(LINES)
+    scenario.await_results()
+    scenario.await_slots(3)  # two workers with two cores each, one of which stays free
+    driver = scenario.run.process.pid
 
-    worker = scene.cluster.add_worker()
+    worker = scenario.cluster.add_worker()
     joined = time.monotonic()
     worker.await_executor()  # a JVM, which takes as long as the machine is busy
     started = time.monotonic()
-    scene.await_slots(5)
+    scenario.await_slots(5)
     took = time.monotonic() - started
     sys.stdout.write(f"a worker joins: an executor after {started - joined:.1f} s, slots {took:.1f} s after that\n")
     assert took < JOIN * max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1))  # where others have the cores too
-    scene.await_results()
-    wait_until(scene.has_standbys, scene.life)
+    scenario.await_results()
+    wait_until(scenario.has_standbys, scenario.run)
 
-    victim, moves = scene.workers_with_slots()[0], scene.reported()["moves"]
-    scene.feed(LINES)
+    victim, moves = scenario.workers_with_slots()[0], scenario.reported()["moves"]
+    scenario.feed(LINES)
     victim.kill_all()
     killed = time.monotonic()
-    scene.feed(LINES)
-    scene.await_results()
+    scenario.feed(LINES)
+    scenario.await_results()
     sys.stdout.write(f"results flow again {time.monotonic() - killed:.1f} s after a worker was killed\n")
-    assert scene.reported()["moves"] > moves
-    scene.cluster.workers.remove(victim)
-    scene.await_slots(3)
-    assert scene.life.process.pid == driver
-    scene.check()
+    assert scenario.reported()["moves"] > moves
+    scenario.cluster.workers.remove(victim)
+    scenario.await_slots(3)
+    assert scenario.run.process.pid == driver
+    scenario.check()

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from headrace.errors import StreamsError
-from tests.faults.ground import PATIENCE_MS, Ground
+from tests.faults.deployment import PATIENCE_MS, Deployment
 from tests.log.harness import flip
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
@@ -48,8 +48,8 @@ def fill_with_garbage(state: Path, old: Path) -> None:
 WAYS: list[Callable[[Path, Path], None]] = [delete, swap, put_back_older, fill_with_garbage]
 
 
-def test_local_state_is_rebuilt_and_never_used_if_it_is_another(ground: Callable[..., Ground], tmp_path: Path):
-    place, whole = ground("WORDS", config=SMALL), ground("WORDS", name="whole")
+def test_local_state_is_rebuilt_and_never_used_if_it_is_another(deploy: Callable[..., Deployment], tmp_path: Path):
+    place, whole = deploy("WORDS", config=SMALL), deploy("WORDS", name="whole")
     place.run()
     state, old = place.folder / "state", tmp_path / "old"
     shutil.copytree(state, old)
@@ -57,7 +57,7 @@ def test_local_state_is_rebuilt_and_never_used_if_it_is_another(ground: Callable
         place.feed(8)
         place.run()
         change(state, old)
-    with place.scene.application() as app:
+    with place.settings.application() as app:
         for change in WAYS:  # and while it runs
             place.feed(8)
             app.drain(PATIENCE_MS)
@@ -93,8 +93,8 @@ CASES = [
 ]  # fmt: skip
 
 
-def test_damaged_files_are_named_or_rebuilt(ground: Callable[..., Ground]):
-    place = ground("WORDS", config={"batch.max.records": 2, "receipt.max.bytes": 0})
+def test_damaged_files_are_named_or_rebuilt(deploy: Callable[..., Deployment]):
+    place = deploy("WORDS", config={"batch.max.records": 2, "receipt.max.bytes": 0})
     place.run()
     place.feed(8)
     whole = copy_of(place, "whole")
@@ -112,7 +112,7 @@ def test_damaged_files_are_named_or_rebuilt(ground: Callable[..., Ground]):
     assert named >= 4
 
 
-def ended(place: Ground) -> str:
+def ended(place: Deployment) -> str:
     """What went wrong, if anything did."""
     try:
         place.run()
@@ -121,7 +121,7 @@ def ended(place: Ground) -> str:
     return ""
 
 
-def copy_of(place: Ground, name: str) -> Ground:
+def copy_of(place: Deployment, name: str) -> Deployment:
     """Log and checkpoint on another disk, where there is no local state."""
     folder = place.folder.with_name(name)
     for part in ("log", "checkpoint"):

@@ -8,21 +8,21 @@ import signal
 import pytest
 
 from headrace.checkpoint.steps import MANIFEST
-from tests.faults.killing import HANG, Kill
+from tests.faults.kills import HANG, Kill
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
 SMALL = {"batch.max.records": 5}
 
 
-def test_one_that_hangs_beyond_its_lease_cannot_commit_when_it_wakes_up(ground, jvm):
-    whole = ground("WORDS", name="whole")
-    whole.live(environment=jvm).ends_well()
-    place = ground("WORDS", config=SMALL, patient=True)
-    zombie = place.live(Kill(f"before {MANIFEST}", 3, HANG))
+def test_one_that_hangs_beyond_its_lease_cannot_commit_when_it_wakes_up(deploy, jvm):
+    whole = deploy("WORDS", name="whole")
+    whole.start(environment=jvm).ends_well()
+    place = deploy("WORDS", config=SMALL, patient=True)
+    zombie = place.start(Kill(f"before {MANIFEST}", 3, HANG))
     _, status = os.waitpid(zombie.process.pid, os.WUNTRACED)
     assert os.WIFSTOPPED(status)
-    place.live(environment=jvm).ends_well()
+    place.start(environment=jvm).ends_well()
     os.kill(zombie.process.pid, signal.SIGCONT)
     assert zombie.end() == 1
     assert "another instance has taken over" in zombie.said

@@ -23,9 +23,9 @@ from headrace.log.kafka import KafkaLog
 from headrace.model.ids import TopicPartition
 from headrace.testing import KafkaBroker
 from headrace.testing.broker import _answers
-from tests.faults.ground import Ground, Life, Row, wait_until
-from tests.faults.killing import BROKER, HANG, HOME, SLEEPER, STALL, TRANSACTION, WORKERS, ZOMBIE, Kill
-from tests.faults.witness import Line, Witness
+from tests.faults.committed_readers import Line, Witness
+from tests.faults.deployment import Deployment, Row, Run, wait_until
+from tests.faults.kills import BROKER, HANG, HOME, SLEEPER, STALL, TRANSACTION, WORKERS, ZOMBIE, Kill
 
 pytestmark = [pytest.mark.spark, pytest.mark.kafka, pytest.mark.slow]
 
@@ -49,10 +49,10 @@ def broker() -> Iterator[KafkaBroker]:
         yield broker
 
 
-class Scenery:
+class Scenario:
     """An application on Kafka, the broker, and somebody who watches."""
 
-    def __init__(self, broker: KafkaBroker, place: Ground, due: Outputs, stores: Any) -> None:
+    def __init__(self, broker: KafkaBroker, place: Deployment, due: Outputs, stores: Any) -> None:
         self.broker, self.place, self._due, self._stores = broker, place, due, stores
         self.witness = Witness(broker.bootstrap, due)
         self._note_broker()
@@ -78,23 +78,23 @@ def references() -> dict[int, Any]:
 
 
 @pytest.fixture
-def scenery(
-    broker: KafkaBroker, ground: Callable[..., Ground], jvm: dict[str, str], references: dict[int, Any]
-) -> Iterator[Callable[..., Scenery]]:
+def make_scenario(
+    broker: KafkaBroker, deploy: Callable[..., Deployment], jvm: dict[str, str], references: dict[int, Any]
+) -> Iterator[Callable[..., Scenario]]:
     with ExitStack() as stack:
 
-        def make(lines: int, **options: Any) -> Scenery:
+        def make(lines: int, **options: Any) -> Scenario:
             if lines not in references:
-                whole = ground("LETTERS", name=f"whole-{lines}")
+                whole = deploy("LETTERS", name=f"whole-{lines}")
                 whole.feed(lines - whole.fed)
-                whole.live(environment=jvm).ends_well()
+                whole.start(environment=jvm).ends_well()
                 references[lines] = lines_of(whole.outputs()), whole.stores()
             forget(broker)
-            place = ground("LETTERS", **{"config": SMALL, "log": broker.address, "master": "local[2,4]", **options})
+            place = deploy("LETTERS", **{"config": SMALL, "log": broker.address, "master": "local[2,4]", **options})
             place.feed(lines - place.fed)
-            scene = Scenery(broker, place, *references[lines])
-            stack.enter_context(scene.witness)
-            return scene
+            scenario = Scenario(broker, place, *references[lines])
+            stack.enter_context(scenario.witness)
+            return scenario
 
         yield make
         broker.resume()
@@ -121,7 +121,7 @@ def kills_at_steps(chance: random.Random, steps: Sequence[str]) -> list[Kill]:
     """At every step, before or after it by chance; in the long form both."""
     kills: list[Kill] = []
     for name in steps:
-        # At its start every life delivers what it takes over, and cleans up: later ones are in a batch.
+        # At its start every run delivers what it takes over, and cleans up: later ones are in a batch.
         first = {DELIVERY: 2, MARKER: 2, TRANSACTION: 3}.get(name, 1)
         times = [first] if name in {MERGE, PURGE} else range(first, first + 3)
         moments = ["before", "after"] if IS_LONG else [chance.choice(["before", "after"])]
@@ -130,14 +130,14 @@ def kills_at_steps(chance: random.Random, steps: Sequence[str]) -> list[Kill]:
 
 
 @pytest.mark.parametrize("config", FORMS)
-def test_drivers_that_are_killed_at_every_step_lose_nothing_and_repeat_nothing(scenery, jvm, chance, config):
+def test_drivers_that_are_killed_at_every_step_lose_nothing_and_repeat_nothing(make_scenario, jvm, chance, config):
     kills = kills_at_steps(chance, (*STEPS, SHARE) if config == SHARED else STEPS)
-    scene = scenery(12 * len(kills) + 120, config=config)
+    scenario = make_scenario(12 * len(kills) + 120, config=config)
     for kill in kills:
         sys.stdout.write(f"{kill}\n")
-        scene.place.live(kill, environment=jvm).ends_by_kill()
-    scene.place.live(environment=jvm).ends_well()
-    scene.check()
+        scenario.place.start(kill, environment=jvm).ends_by_kill()
+    scenario.place.start(environment=jvm).ends_well()
+    scenario.check()
 
 
 def kills_of_workers(chance: random.Random) -> list[Kill]:
@@ -145,116 +145,118 @@ def kills_of_workers(chance: random.Random) -> list[Kill]:
     return [Kill(moment, chance.randrange(1, 12), chance.choice([HOME, WORKERS])) for moment in moments]
 
 
-def killed_soon(life: Life, chance: random.Random) -> None:
+def killed_soon(run: Run, chance: random.Random) -> None:
     """Killed wherever it is, a moment from now."""
     with suppress(subprocess.TimeoutExpired):
-        life.process.wait(chance.uniform(0, 0.4))
-    assert life.process.poll() is None, f"it was not killed, {life.last_words}"
-    life.process.kill()
-    life.process.wait()
+        run.process.wait(chance.uniform(0, 0.4))
+    assert run.process.poll() is None, f"it was not killed, {run.last_words}"
+    run.process.kill()
+    run.process.wait()
 
 
 @pytest.mark.parametrize("config", FORMS)
-def test_drivers_and_workers_that_are_killed_at_any_time_lose_nothing_and_repeat_nothing(scenery, jvm, chance, config):
-    scene, landed = scenery(30 * KILLS + 60, config=config), 0
+def test_drivers_and_workers_that_are_killed_at_any_time_lose_nothing_and_repeat_nothing(
+    make_scenario, jvm, chance, config
+):
+    scenario, landed = make_scenario(30 * KILLS + 60, config=config), 0
     while landed < KILLS:
-        life = scene.place.live(*kills_of_workers(chance), environment=jvm)
-        goal = scene.witness.count + chance.randrange(1, 40)
-        wait_until(lambda goal=goal: scene.witness.count >= goal, life)
-        killed_soon(life, chance)
-        sys.stdout.write(f"killed after {scene.witness.count} records, and {life.landed()} of its workers\n")
-        landed += 1 + life.landed()
-    scene.place.live(environment=jvm).ends_well()
-    scene.check()
+        run = scenario.place.start(*kills_of_workers(chance), environment=jvm)
+        goal = scenario.witness.count + chance.randrange(1, 40)
+        wait_until(lambda goal=goal: scenario.witness.count >= goal, run)
+        killed_soon(run, chance)
+        sys.stdout.write(f"killed after {scenario.witness.count} records, and {run.landed()} of its workers\n")
+        landed += 1 + run.landed()
+    scenario.place.start(environment=jvm).ends_well()
+    scenario.check()
 
 
-def test_a_worker_that_wakes_up_when_others_have_done_its_work_does_no_harm(scenery, jvm):
-    scene = scenery(200)
-    life = scene.place.live(Kill(f"before {TASK_RUN}", 9, ZOMBIE), environment=jvm)
-    wait_until(lambda: bool(life.victims(0)), life)
-    wake_up_later(scene, life, *life.victims(0))
-    life.ends_well()
-    scene.check()
+def test_a_worker_that_wakes_up_when_others_have_done_its_work_does_no_harm(make_scenario, jvm):
+    scenario = make_scenario(200)
+    run = scenario.place.start(Kill(f"before {TASK_RUN}", 9, ZOMBIE), environment=jvm)
+    wait_until(lambda: bool(run.victims(0)), run)
+    wake_up_later(scenario, run, *run.victims(0))
+    run.ends_well()
+    scenario.check()
 
 
 def state_of(process: int) -> str:
     return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0]
 
 
-def test_of_two_instances_the_one_that_slept_in_the_middle_of_a_commit_must_stop(scenery, jvm):
-    scene = scenery(120, patient=True)
-    sleeper = scene.place.live(Kill(f"before {TRANSACTION}", 5, HANG))
+def test_of_two_instances_the_one_that_slept_in_the_middle_of_a_commit_must_stop(make_scenario, jvm):
+    scenario = make_scenario(120, patient=True)
+    sleeper = scenario.place.start(Kill(f"before {TRANSACTION}", 5, HANG))
     _, status = os.waitpid(sleeper.process.pid, os.WUNTRACED)
     assert os.WIFSTOPPED(status)
-    scene.place.live(environment=jvm).ends_well()
+    scenario.place.start(environment=jvm).ends_well()
     os.kill(sleeper.process.pid, signal.SIGCONT)
     assert sleeper.end() == 1
     assert "another instance" in sleeper.said
-    scene.check()
+    scenario.check()
 
 
 # ------------------------------------------------------------------------------------------------------------- shares
-def test_whoever_is_killed_or_sleeps_while_shares_are_delivered_loses_nothing_and_repeats_nothing(scenery, jvm):
-    scene = scenery(120, config=SHARED)
+def test_whoever_is_killed_or_sleeps_while_shares_are_delivered_loses_nothing_and_repeats_nothing(make_scenario, jvm):
+    scenario = make_scenario(120, config=SHARED)
     one_of_two = [Kill(f"before {SHARE}", 5, SLEEPER), Kill(f"after {SHARE}", 5)]
     all_but_the_marker = [Kill(f"before {DELIVERY}", 4)]
     for kills in (one_of_two, all_but_the_marker):
-        life = scene.place.live(*kills, environment=jvm)
-        life.ends_by_kill()
-        assert life.landed() == len(kills)
+        run = scenario.place.start(*kills, environment=jvm)
+        run.ends_by_kill()
+        assert run.landed() == len(kills)
     kills = [Kill(f"before {SHARE}", 3, HOME), Kill(f"after {SHARE}", 6, HOME), Kill(f"before {SHARE}", 14, ZOMBIE)]
-    life = scene.place.live(*kills, environment=jvm)
-    wait_until(lambda: bool(life.victims(2)), life)
-    wake_up_later(scene, life, *life.victims(2))
-    life.ends_well()
-    assert life.landed() == len(kills)
-    scene.check()
+    run = scenario.place.start(*kills, environment=jvm)
+    wait_until(lambda: bool(run.victims(2)), run)
+    wake_up_later(scenario, run, *run.victims(2))
+    run.ends_well()
+    assert run.landed() == len(kills)
+    scenario.check()
 
 
-def wake_up_later(scene: Scenery, life: Life, zombie: int) -> None:
+def wake_up_later(scenario: Scenario, run: Run, zombie: int) -> None:
     """When others have done its work."""
-    wait_until(lambda: state_of(zombie) == "T", life)
-    goal = scene.witness.count + 40
-    wait_until(lambda: scene.witness.count >= goal, life)
+    wait_until(lambda: state_of(zombie) == "T", run)
+    goal = scenario.witness.count + 40
+    wait_until(lambda: scenario.witness.count >= goal, run)
     with suppress(ProcessLookupError):  # Spark kills a slot that was replaced
         os.kill(zombie, signal.SIGCONT)
 
 
 # ----------------------------------------------------------------------------------------------------------- brokers
-def test_brokers_that_die_or_stand_still_during_a_commit_are_waited_for(scenery, jvm):
-    scene = scenery(200)
+def test_brokers_that_die_or_stand_still_during_a_commit_are_waited_for(make_scenario, jvm):
+    scenario = make_scenario(200)
     kills = [Kill(f"before {TRANSACTION}", 6, BROKER), Kill(f"after {TRANSACTION}", 12, BROKER)]
-    life = scene.place.live(*kills, Kill(f"before {TRANSACTION}", 18, STALL), environment=jvm)
+    run = scenario.place.start(*kills, Kill(f"before {TRANSACTION}", 18, STALL), environment=jvm)
     for number in (1, 2):
-        wait_until(lambda number=number: life.landed() == number, life)
-        scene.restart_broker()
-    wait_until(lambda: life.landed() == 3, life)
-    warnings = life.said.count(WAITING)
-    wait_until(lambda: life.said.count(WAITING) > warnings, life)
-    scene.broker.resume()
-    life.ends_well()
-    scene.check()
+        wait_until(lambda number=number: run.landed() == number, run)
+        scenario.restart_broker()
+    wait_until(lambda: run.landed() == 3, run)
+    warnings = run.said.count(WAITING)
+    wait_until(lambda: run.said.count(WAITING) > warnings, run)
+    scenario.broker.resume()
+    run.ends_well()
+    scenario.check()
 
 
-def test_an_application_that_gives_up_on_its_broker_says_so_and_the_next_one_goes_on(scenery, jvm):
-    scene = scenery(120, config=HASTY)
-    life = scene.place.live(Kill(f"before {TRANSACTION}", 5, STALL), environment=jvm)
-    assert life.end() == 1
-    assert life.landed()
-    assert "Are the brokers running, and reachable?" in life.said
-    scene.broker.resume()
-    scene.place.live(environment=jvm).ends_well()
-    scene.check()
+def test_an_application_that_gives_up_on_its_broker_says_so_and_the_next_one_goes_on(make_scenario, jvm):
+    scenario = make_scenario(120, config=HASTY)
+    run = scenario.place.start(Kill(f"before {TRANSACTION}", 5, STALL), environment=jvm)
+    assert run.end() == 1
+    assert run.landed()
+    assert "Are the brokers running, and reachable?" in run.said
+    scenario.broker.resume()
+    scenario.place.start(environment=jvm).ends_well()
+    scenario.check()
 
 
-def test_brokers_that_die_at_any_time_are_waited_for(scenery, jvm, chance):
+def test_brokers_that_die_at_any_time_are_waited_for(make_scenario, jvm, chance):
     deaths = 1 + KILLS // SHORT
-    scene = scenery(60 * deaths + 60)
-    life = scene.place.live(environment=jvm)
+    scenario = make_scenario(60 * deaths + 60)
+    run = scenario.place.start(environment=jvm)
     for _ in range(deaths):
-        goal = scene.witness.count + chance.randrange(1, 60)
-        wait_until(lambda goal=goal: scene.witness.count >= goal, life)
-        sys.stdout.write(f"the broker is killed after {scene.witness.count} records\n")
-        scene.restart_broker()
-    life.ends_well()
-    scene.check()
+        goal = scenario.witness.count + chance.randrange(1, 60)
+        wait_until(lambda goal=goal: scenario.witness.count >= goal, run)
+        sys.stdout.write(f"the broker is killed after {scenario.witness.count} records\n")
+        scenario.restart_broker()
+    run.ends_well()
+    scenario.check()

@@ -21,8 +21,8 @@ from headrace.checkpoint.steps import (
     RECEIPT,
     TASK_RUN,
 )
-from tests.faults.ground import Ground, gone
-from tests.faults.killing import EXECUTOR, HOME, WORKERS, Kill
+from tests.faults.deployment import Deployment, gone
+from tests.faults.kills import EXECUTOR, HOME, WORKERS, Kill
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
@@ -33,14 +33,14 @@ GROUPS = [(RANGES_PLANNED, TASK_RUN, DELTA_WRITTEN), (RECEIPT, MANIFEST, DELIVER
 @pytest.fixture(scope="module")
 def undisturbed(jvm, tmp_path_factory):
     """Log and stores of a run that is never killed, all of it in one batch."""
-    ground = Ground(tmp_path_factory.mktemp("undisturbed") / "ground", "WORDS")
-    ground.live(environment=jvm).ends_well()
-    ground.clear()
-    return ground.outputs(), ground.stores()
+    deployment = Deployment(tmp_path_factory.mktemp("undisturbed") / "deployment", "WORDS")
+    deployment.start(environment=jvm).ends_well()
+    deployment.clear()
+    return deployment.outputs(), deployment.stores()
 
 
 def kill_at(name: str, when: str, chance: random.Random) -> Kill:
-    # At its start every life delivers what it takes over, and cleans up: the second time is in a batch.
+    # At its start every run delivers what it takes over, and cleans up: the second time is in a batch.
     first = 2 if name in {DELIVERY, MARKER} else 1
     return Kill(f"{when} {name}", first if name in {MERGE, PURGE} else chance.randrange(first, first + 3))
 
@@ -50,50 +50,50 @@ def test_every_step_is_in_a_group():
 
 
 @pytest.mark.parametrize("names", GROUPS, ids=" and ".join)
-def test_log_and_stores_are_those_of_a_run_that_was_never_killed(names, ground, jvm, undisturbed, chance):
-    place = ground("WORDS", config=SMALL)
+def test_log_and_stores_are_those_of_a_run_that_was_never_killed(names, deploy, jvm, undisturbed, chance):
+    place = deploy("WORDS", config=SMALL)
     for kill in [kill_at(name, when, chance) for name in names for when in ("before", "after")]:
         sys.stdout.write(f"{kill}\n")
-        place.live(kill, environment=jvm).ends_by_kill()
-    place.live(environment=jvm).ends_well()
+        place.start(kill, environment=jvm).ends_by_kill()
+    place.start(environment=jvm).ends_well()
     assert (place.outputs(), place.stores()) == undisturbed
 
 
-def test_the_micro_batch_trigger_survives_a_kill_at_every_step_too(ground, jvm, undisturbed, chance):
-    place = ground("WORDS", config={**SMALL, "processing.trigger": "micro-batch"})
+def test_the_micro_batch_trigger_survives_a_kill_at_every_step_too(deploy, jvm, undisturbed, chance):
+    place = deploy("WORDS", config={**SMALL, "processing.trigger": "micro-batch"})
     for name in BATCH:
         kill = kill_at(name, chance.choice(["before", "after"]), chance)
         sys.stdout.write(f"{kill}\n")
-        place.live(kill, environment=jvm).ends_by_kill()
-    place.live(environment=jvm).ends_well()
+        place.start(kill, environment=jvm).ends_by_kill()
+    place.start(environment=jvm).ends_well()
     assert (place.outputs(), place.stores()) == undisturbed
 
 
-def test_what_a_killed_driver_leaves_running_does_no_harm_and_ends(ground, undisturbed):
+def test_what_a_killed_driver_leaves_running_does_no_harm_and_ends(deploy, undisturbed):
     """Its JVM and its workers are still at work when the next driver starts."""
-    place = ground("WORDS", config=SMALL)
-    killed = place.live(Kill(f"before {TASK_RUN}", 4))
+    place = deploy("WORDS", config=SMALL)
+    killed = place.start(Kill(f"before {TASK_RUN}", 4))
     killed.ends_by_kill()
-    place.live().ends_well()
+    place.start().ends_well()
     assert gone(killed.process.pid)
     assert (place.outputs(), place.stores()) == undisturbed
 
 
 @pytest.mark.parametrize("trigger", ["real-time", "micro-batch"])
-def test_workers_that_are_killed_in_their_tasks_are_replaced(ground, jvm, undisturbed, trigger):
-    place = ground("WORDS", config={**SMALL, "processing.trigger": trigger}, master="local[2,4]")
+def test_workers_that_are_killed_in_their_tasks_are_replaced(deploy, jvm, undisturbed, trigger):
+    place = deploy("WORDS", config={**SMALL, "processing.trigger": trigger}, master="local[2,4]")
     moments = [f"before {TASK_RUN}", f"after {TASK_RUN}", f"after {DELTA_WRITTEN}", f"after {RECEIPT}"]
     kills = [Kill(moment, 5 + 6 * n, HOME if n % 2 else WORKERS) for n, moment in enumerate(moments)]
-    life = place.live(*kills, environment=jvm)
-    life.ends_well()
-    assert life.landed() == len(kills)
+    run = place.start(*kills, environment=jvm)
+    run.ends_well()
+    assert run.landed() == len(kills)
     assert (place.outputs(), place.stores()) == undisturbed
 
 
-def test_executors_that_are_killed_are_replaced(ground, undisturbed):
-    place = ground("WORDS", config={**SMALL, "slots.free.cores": 0}, master="local-cluster[2,1,1024]")
+def test_executors_that_are_killed_are_replaced(deploy, undisturbed):
+    place = deploy("WORDS", config={**SMALL, "slots.free.cores": 0}, master="local-cluster[2,1,1024]")
     kills = [Kill(f"before {TASK_RUN}", 6, EXECUTOR), Kill(f"after {RECEIPT}", 17, EXECUTOR)]
-    life = place.live(*kills, environment={"SPARK_HOME": str(Path(pyspark.__file__).parent)})
-    life.ends_well()
-    assert life.landed() == len(kills)
+    run = place.start(*kills, environment={"SPARK_HOME": str(Path(pyspark.__file__).parent)})
+    run.ends_well()
+    assert run.landed() == len(kills)
     assert (place.outputs(), place.stores()) == undisturbed

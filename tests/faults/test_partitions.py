@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.faults.ground import PATIENCE, ROOT
+from tests.faults.deployment import PATIENCE, ROOT
 from tests.faults.networks import has_namespaces
 
 pytestmark = [

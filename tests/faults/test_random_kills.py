@@ -10,8 +10,8 @@ from itertools import pairwise
 import pytest
 
 from headrace.checkpoint.steps import BATCH, DELIVERY, DELTA_WRITTEN, MARKER, MERGE, PURGE, RECEIPT, TASK_RUN
-from tests.faults.ground import Ground, by_key
-from tests.faults.killing import DRIVER, HOME, WORKERS, Kill
+from tests.faults.deployment import Deployment, by_key
+from tests.faults.kills import DRIVER, HOME, WORKERS, Kill
 from tests.faults.programs import line
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
@@ -31,28 +31,28 @@ def kills_of_a_life(chance: random.Random) -> list[Kill]:
     return ends
 
 
-def test_20_kills_by_chance_lose_nothing_and_repeat_nothing(ground, jvm, chance):
+def test_20_kills_by_chance_lose_nothing_and_repeat_nothing(deploy, jvm, chance):
     tables = ["counts", "latest", "watched"]
     config = {"batch.max.records": 3, "receipt.max.bytes": 0}
-    place = ground("MANY", config=config, master="local[2,4]", tables=tables)
+    place = deploy("MANY", config=config, master="local[2,4]", tables=tables)
     landed = 0
     for _ in range(LIVES):
         if landed >= KILLS:
             break
         kills = kills_of_a_life(chance)
         place.feed(30)
-        life = place.live(*kills, environment=jvm)
-        code = life.end()
-        sys.stdout.write(f"{life.landed()} of {kills}\n")
-        assert code in {0, -9}, life.said
-        assert life.landed() or code == 0
-        landed += life.landed()
+        run = place.start(*kills, environment=jvm)
+        code = run.end()
+        sys.stdout.write(f"{run.landed()} of {kills}\n")
+        assert code in {0, -9}, run.said
+        assert run.landed() or code == 0
+        landed += run.landed()
     assert landed >= KILLS
-    place.live(environment=jvm).ends_well()
+    place.start(environment=jvm).ends_well()
     check(place)
 
 
-def check(place: Ground) -> None:
+def check(place: Deployment) -> None:
     """Tables, counts and log agree, and nothing was delivered twice."""
     tables = place.tables()
     rows = {name: [row for at, some in place.outputs().items() if at.topic == name for row in some] for name in OUTPUTS}

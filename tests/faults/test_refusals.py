@@ -21,22 +21,22 @@ from headrace.model.ids import TopicPartition
 from tests.checkpoint.cluster import Ground as InProcess
 from tests.checkpoint.cluster import outputs, run_to_end
 from tests.checkpoint.programs import WORDS
-from tests.faults.ground import Ground
+from tests.faults.deployment import Deployment
 from tests.faults.programs import count_words
 from tests.log.harness import chunk_files, flip, seeded
 
 on_spark = pytest.mark.spark
 
 
-def refused(place: Ground, kind: type[StreamsError], says: str, **changes: str) -> None:
+def refused(place: Deployment, kind: type[StreamsError], says: str, **changes: str) -> None:
     with pytest.raises(kind, match=says):
         place.run(**changes)
 
 
 @on_spark
 @pytest.mark.slow
-def test_checkpoints_that_cannot_be_used_are_refused(ground: Callable[..., Ground]):
-    place = ground("WORDS")
+def test_checkpoints_that_cannot_be_used_are_refused(deploy: Callable[..., Deployment]):
+    place = deploy("WORDS")
     file = place.folder / "file"
     file.write_text("")
     refused(place, StorageError, "/proc/headrace cannot be opened", checkpoint="/proc/headrace")
@@ -58,8 +58,8 @@ def test_checkpoints_that_cannot_be_used_are_refused(ground: Callable[..., Groun
 
 @on_spark
 @pytest.mark.slow
-def test_logs_that_cannot_be_used_are_refused(ground: Callable[..., Ground]):
-    place = ground("WORDS")
+def test_logs_that_cannot_be_used_are_refused(deploy: Callable[..., Deployment]):
+    place = deploy("WORDS")
     place.run()
     before = place.outputs()
     with closing(place.log()) as log:
@@ -91,9 +91,9 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 
 @on_spark
 @pytest.mark.slow
-def test_a_full_disk_stops_the_application_and_room_lets_it_go_on(ground: Callable[..., Ground], small_disk: Path):
-    place = ground("WORDS", config={"batch.max.records": 5}, checkpoint=str(small_disk / "checkpoint"))
-    whole = ground("WORDS", name="whole")
+def test_a_full_disk_stops_the_application_and_room_lets_it_go_on(deploy: Callable[..., Deployment], small_disk: Path):
+    place = deploy("WORDS", config={"batch.max.records": 5}, checkpoint=str(small_disk / "checkpoint"))
+    whole = deploy("WORDS", name="whole")
     whole.run()
     (small_disk / "filler").write_bytes(bytes(480 << 10))
     refused(place, StorageError, r"disk/checkpoint cannot take .*: the disk is full .*Make room")

@@ -32,8 +32,8 @@ from tests.checkpoint.test_storage import (  # noqa: F401 - the contract, here o
     test_of_many_who_make_a_file_at_once_one_succeeds,
 )
 from tests.clocks import ManualClock
-from tests.faults.ground import ROOT
-from tests.faults.killing import Kill
+from tests.faults.deployment import ROOT
+from tests.faults.kills import Kill
 
 MOMENTS = [f"{when} {name}" for name in BATCH for when in ("before", "after")]
 prefixes = itertools.count()
@@ -160,12 +160,12 @@ def test_secrets_are_not_in_messages(server):
 
 @pytest.mark.spark
 @pytest.mark.slow
-def test_an_application_on_spark_is_killed_and_goes_on(ground, server, jvm):
+def test_an_application_on_spark_is_killed_and_goes_on(deploy, server, jvm):
     config = {"batch.max.records": 7, "receipt.max.bytes": 0}
-    whole = ground("WORDS", name="whole", config=config)
-    whole.live(environment=jvm).ends_well()
-    place = ground("WORDS", config=config, checkpoint=place_on(server))
+    whole = deploy("WORDS", name="whole", config=config)
+    whole.start(environment=jvm).ends_well()
+    place = deploy("WORDS", config=config, checkpoint=place_on(server))
     for moment in (f"after {DELTA_WRITTEN}", f"before {DELIVERY}"):
-        place.live(Kill(moment, 3), environment=jvm).ends_by_kill()
-    place.live(environment=jvm).ends_well()
+        place.start(Kill(moment, 3), environment=jvm).ends_by_kill()
+    place.start(environment=jvm).ends_well()
     assert (place.outputs(), place.stores()) == (whole.outputs(), whole.stores())

@@ -15,7 +15,7 @@ import pytest
 from headrace.errors import StreamsError
 from headrace.query import Follower
 from headrace.testing import TopologyTestDriver
-from tests.faults.ground import Ground, Life, under_load, wait_until
+from tests.faults.deployment import Deployment, Run, under_load, wait_until
 from tests.faults.programs import CACHE_OFF, count_words, line
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
@@ -28,7 +28,7 @@ PAGES = ("--master", "local[1]", "--web", "--port", "0")
 class Watch:
     """What the checkpoint tells to whoever follows it, beside those who stand by."""
 
-    def __init__(self, place: Ground) -> None:
+    def __init__(self, place: Deployment) -> None:
         self._follower = Follower.open(place.folder / "checkpoint")
 
     @property
@@ -52,13 +52,13 @@ class Watch:
         return snapshot.epoch, sum(snapshot.position.offsets.values()), snapshot.batch
 
 
-def stands_by(place: Ground) -> tuple[Life, str]:
+def stands_by(place: Deployment) -> tuple[Run, str]:
     """Somebody who stands by, and where it answers."""
-    life = place.command("--standby", *PAGES)
-    wait_until(lambda: "stands by, see" in life.said, life)
-    found = re.search(r"http://127\.0\.0\.1:\d+", life.said)
+    run = place.command("--standby", *PAGES)
+    wait_until(lambda: "stands by, see" in run.said, run)
+    found = re.search(r"http://127\.0\.0\.1:\d+", run.said)
     assert found
-    return life, found[0]
+    return run, found[0]
 
 
 def batch_at(url: str) -> int:
@@ -70,8 +70,8 @@ def batch_at(url: str) -> int:
         return -1
 
 
-def test_the_output_after_five_takeovers_is_that_of_one_run(ground):
-    place = ground("WORDS", config={"batch.max.records": 7})
+def test_the_output_after_five_takeovers_is_that_of_one_run(deploy):
+    place = deploy("WORDS", config={"batch.max.records": 7})
     watch = Watch(place)
     running, url = place.command(*PAGES), ""
     with under_load(place, lambda: watch.read, AHEAD):
@@ -89,7 +89,7 @@ def test_the_output_after_five_takeovers_is_that_of_one_run(ground):
             times = f"claimed after {claimed:.1f} s, at work after {time.monotonic() - begun:.1f} s"
             sys.stdout.write(f"take-over {number + 1}: {lag} batches behind; {times}\n")
             assert running.process.wait() == -signal.SIGKILL
-            wait_until(lambda life=next_one: "has taken over after batch" in life.said, next_one)
+            wait_until(lambda run=next_one: "has taken over after batch" in run.said, next_one)
             running, url = next_one, next_url
             if number < TAKEOVERS - 1:
                 next_one, next_url = stands_by(place)
@@ -100,7 +100,7 @@ def test_the_output_after_five_takeovers_is_that_of_one_run(ground):
     assert written(place) == of_one_run(place.fed)
 
 
-def written(place: Ground) -> list[tuple]:
+def written(place: Deployment) -> list[tuple]:
     ((_, rows),) = place.outputs().items()
     return [(key, value, timestamp) for _, key, value, timestamp, _ in rows]
 

@@ -17,7 +17,7 @@ import msgspec
 from headrace.log.protocol import Log
 from headrace.model.ids import TopicPartition
 from headrace.testing import TopologyTestDriver
-from tests.faults.asked import CONFIG, EARLIER, Answer, Question, questions, topology
+from tests.faults.queried_program import CONFIG, EARLIER, Answer, Question, questions, topology
 
 TOPICS, PARTITIONS = ("lines", "states"), 3
 PAUSE = 0.4  # seconds: who asks leaves time to those who work

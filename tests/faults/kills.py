@@ -14,7 +14,7 @@ _STOPPED = {HANG, ZOMBIE, SLEEPER, STALL}
 
 
 class Kill(NamedTuple):
-    """Whom to kill, when a moment comes for the nth time in all processes of a life."""
+    """Whom to kill, when a moment comes for the nth time in all processes of a run."""
 
     moment: str
     time: int = 1

@@ -1,4 +1,7 @@
-"""One life of an application in a process of its own: `python -m tests.faults.life SCENE`, a file in JSON."""
+"""One run of an application in a process of its own: `python -m tests.faults.application_run FILE`.
+
+The file has the `RunSettings` in JSON.
+"""
 
 from __future__ import annotations
 
@@ -19,13 +22,13 @@ from headrace.errors import AlreadyRunningError
 from headrace.log.kafka import transaction
 from headrace.spark.session import session
 from tests.faults import programs
-from tests.faults.killing import TRANSACTION, Kill, Killer
+from tests.faults.kills import TRANSACTION, Kill, Killer
 
-SCENE = "LIFE_SCENE"
+SETTINGS = "RUN_SETTINGS"
 
 
-class Scene(msgspec.Struct):
-    """What a life needs to know."""
+class RunSettings(msgspec.Struct):
+    """What a run needs to know."""
 
     program: str
     folder: str  # of log, checkpoint and local state
@@ -36,7 +39,7 @@ class Scene(msgspec.Struct):
     master: str = ""
     tables: list[str] = []  # stores to be read at the end
     patient: bool = False  # waits until the one before may be followed
-    life: int = 0
+    run: int = 0
 
     def application(self, spark: Any = None) -> Application:
         here = Path(self.folder)
@@ -49,31 +52,31 @@ class Scene(msgspec.Struct):
         )  # fmt: skip
 
     def killer(self) -> Killer:
-        return Killer(Path(self.folder) / f"life-{self.life}", os.getpid(), self.kills)
+        return Killer(Path(self.folder) / f"run-{self.run}", os.getpid(), self.kills)
 
 
 def app() -> Application:
-    """For `headrace run`: the application of the scene in the file that the environment names."""
-    return msgspec.json.decode(Path(os.environ[SCENE]).read_bytes(), type=Scene).application()
+    """For `headrace run`: the application of the settings in the file that the environment names."""
+    return msgspec.json.decode(Path(os.environ[SETTINGS]).read_bytes(), type=RunSettings).application()
 
 
 def main(path: str) -> None:
-    scene = msgspec.json.decode(Path(path).read_bytes(), type=Scene)
+    settings = msgspec.json.decode(Path(path).read_bytes(), type=RunSettings)
     logging.basicConfig(format="%(levelname)s: %(message)s")
-    if scene.log:
-        tell_of_transactions(scene.killer())
+    if settings.log:
+        observe_transactions(settings.killer())
     stop_what_a_dead_driver_left()
-    spark = session(scene.master) if scene.master else session()
-    app = scene.application(spark)
-    start(app, scene.patient)
+    spark = session(settings.master) if settings.master else session()
+    app = settings.application(spark)
+    start(app, settings.patient)
     with closing(app):
         app.drain()
-        tables = {name: [(key, plain(value)) for key, value in app.store(name).all()] for name in scene.tables}
+        tables = {name: [(key, plain(value)) for key, value in app.store(name).all()] for name in settings.tables}
     Path(path).with_name("tables").write_bytes(msgspec.json.encode(tables))
     spark.stop()
 
 
-class Told:
+class ObservedProducer:
     """A producer that tells when a transaction is committed."""
 
     def __init__(self, producer: Any, at_step: AtStep) -> None:
@@ -87,10 +90,10 @@ class Told:
             self._producer.commit_transaction(timeout)
 
 
-def tell_of_transactions(at_step: AtStep) -> None:
+def observe_transactions(at_step: AtStep) -> None:
     """What is killed may be in the middle of a delivery to Kafka."""
     create = transaction.create_client
-    transaction.create_client = lambda *given: Told(create(*given), at_step)
+    transaction.create_client = lambda *given: ObservedProducer(create(*given), at_step)
 
 
 def start(app: Application, patient: bool) -> None:

@@ -11,7 +11,7 @@ from typing import Any, Self
 import confluent_kafka
 
 from headrace.model.ids import TopicPartition
-from tests.faults.ground import PATIENCE
+from tests.faults.deployment import PATIENCE
 
 kafka: Any = confluent_kafka
 Line = tuple[bytes | None, bytes | None, int, tuple[tuple[str, bytes], ...]]  # key, value, timestamp, headers

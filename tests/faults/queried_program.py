@@ -1,4 +1,4 @@
-"""An application with a store of every kind that asks itself while it runs: `headrace run tests.faults.asked:app`."""
+"""An application with a store of every kind that queries itself: `headrace run tests.faults.queried_program:app`."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ from headrace.query import (
     WindowKeyQuery,
     WindowRangeQuery,
 )
-from tests.faults.killing import Kill, Killer
+from tests.faults.kills import Kill, Killer
 from tests.faults.programs import CACHE_OFF
 
-SCENE = "ASKED_SCENE"  # the variable of the environment that names the file of a scene
+SETTINGS = "QUERIED_PROGRAM_SETTINGS"  # the variable of the environment that names the file of the settings
 TEXTS: dict[str, Any] = {"key": serde.STRING, "value": serde.STRING}
 CONFIG = {**CACHE_OFF, "batch.max.records": 8}
 KEYS = [f"k{number}" for number in range(9)]
@@ -189,11 +189,11 @@ class Asker:
         return Answer("app", number, found.position.batch, offsets, rows_in_process(question, found.result))
 
 
-class Scene(msgspec.Struct):
-    """Where an application lives, and when it is killed."""
+class RunSettings(msgspec.Struct):
+    """Where an application runs, and when it is killed."""
 
     folder: str
-    life: str
+    run: str
     kills: list[Kill] = []
 
 
@@ -203,16 +203,16 @@ def followed() -> Application:
 
 
 def app() -> Application:
-    """The application of the scene that the environment names."""
-    from tests.faults.life import stop_what_a_dead_driver_left  # noqa: PLC0415 - it imports Spark, which a replica need not
+    """The application of the settings that the environment names."""
+    from tests.faults.application_run import stop_what_a_dead_driver_left  # noqa: PLC0415 - it imports Spark, which a replica need not
 
     stop_what_a_dead_driver_left()
-    scene = msgspec.json.decode(Path(os.environ[SCENE]).read_bytes(), type=Scene)
-    here, life = Path(scene.folder), Path(scene.life)
+    settings = msgspec.json.decode(Path(os.environ[SETTINGS]).read_bytes(), type=RunSettings)
+    here, run = Path(settings.folder), Path(settings.run)
     made = Application(
         "asked", topology(), f"file:{here}/log",
         checkpoint=str(here / "checkpoint"), state_dir=str(here / "state"), config=CONFIG,
-        at_step=Killer(life, os.getpid(), scene.kills),
+        at_step=Killer(run, os.getpid(), settings.kills),
     )  # fmt: skip
-    made.on_state_change(Asker(made, life / "answers").begin)
+    made.on_state_change(Asker(made, run / "answers").begin)
     return made

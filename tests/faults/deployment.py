@@ -1,4 +1,4 @@
-"""What outlives the processes that are killed, and how they are started."""
+"""The files of an application, which outlive the processes that are killed, and how these are started."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ from headrace.log.open import open_log
 from headrace.log.protocol import Log
 from headrace.model.ids import TaskId, TopicPartition
 from tests.faults import programs
-from tests.faults.killing import Kill
-from tests.faults.life import SCENE, Scene
+from tests.faults.application_run import SETTINGS, RunSettings
+from tests.faults.kills import Kill
 
 ROOT = Path(__file__).parents[2]
 PATIENCE = 600  # seconds; only a run that hangs waits for so long
@@ -36,51 +36,51 @@ PATIENCE_MS = 1000 * PATIENCE
 Row = tuple[int, bytes | None, bytes | None, int, Any]
 
 
-class Ground:
+class Deployment:
     """The directory of an application: its log, its checkpoint, its local state."""
 
     def __init__(self, folder: Path, program: str, *, config: dict[str, Any] | None = None, **more: Any) -> None:
-        self.folder, self.lives = folder, list[Life]()
+        self.folder, self.runs = folder, list[Run]()
         self.program: programs.Program = getattr(programs, program)
-        self.scene = Scene(program, str(folder), config=config or {}, **more)
+        self.settings = RunSettings(program, str(folder), config=config or {}, **more)
         folder.mkdir(parents=True, exist_ok=True)
         with closing(self.log()) as log:
             self.program.begin(log)
         self.fed = self.program.lines
 
-    def moved(self, folder: Path) -> Ground:
+    def moved(self, folder: Path) -> Deployment:
         """The same at another place, where its files are already."""
         other = copy.copy(self)
-        other.folder, other.lives = folder, []
-        other.scene = msgspec.structs.replace(self.scene, folder=str(folder))
+        other.folder, other.runs = folder, []
+        other.settings = msgspec.structs.replace(self.settings, folder=str(folder))
         return other
 
     def log(self) -> Log:
-        return open_log(self.scene.log) if self.scene.log else FileLog(self.folder / "log", clean_every=None)
+        return open_log(self.settings.log) if self.settings.log else FileLog(self.folder / "log", clean_every=None)
 
-    def live(self, *kills: Kill, environment: dict[str, str] | None = None) -> Life:
+    def start(self, *kills: Kill, environment: dict[str, str] | None = None) -> Run:
         """Starts the application; it runs until it is killed, or nothing is left to do."""
-        path = self._next_scene(*kills)
-        self.lives.append(Life(["-m", "tests.faults.life", str(path)], path.parent, environment or {}))
-        return self.lives[-1]
+        path = self._next_settings(*kills)
+        self.runs.append(Run(["-m", "tests.faults.application_run", str(path)], path.parent, environment or {}))
+        return self.runs[-1]
 
-    def command(self, *options: str, environment: dict[str, str] | None = None) -> Life:
+    def command(self, *options: str, environment: dict[str, str] | None = None) -> Run:
         """Starts it with `headrace run`; it runs until it is ended."""
-        path = self._next_scene()
-        arguments = ["-m", "headrace", "run", "tests.faults.life:app", *options]
-        self.lives.append(Life(arguments, path.parent, {**(environment or {}), SCENE: str(path)}))
-        return self.lives[-1]
+        path = self._next_settings()
+        arguments = ["-m", "headrace", "run", "tests.faults.application_run:app", *options]
+        self.runs.append(Run(arguments, path.parent, {**(environment or {}), SETTINGS: str(path)}))
+        return self.runs[-1]
 
-    def _next_scene(self, *kills: Kill) -> Path:
-        number = len(self.lives)
-        path = self.folder / f"life-{number}" / "scene"
+    def _next_settings(self, *kills: Kill) -> Path:
+        number = len(self.runs)
+        path = self.folder / f"run-{number}" / "settings"
         path.parent.mkdir()
-        path.write_bytes(msgspec.json.encode(msgspec.structs.replace(self.scene, kills=list(kills), life=number)))
+        path.write_bytes(msgspec.json.encode(msgspec.structs.replace(self.settings, kills=list(kills), run=number)))
         return path
 
     def run(self, **changes: Any) -> None:
         """Runs in this process until nothing is left to do."""
-        with msgspec.structs.replace(self.scene, **changes).application() as app:
+        with msgspec.structs.replace(self.settings, **changes).application() as app:
             app.drain(PATIENCE_MS)
 
     def feed(self, count: int) -> None:
@@ -90,8 +90,8 @@ class Ground:
         self.fed += count
 
     def clear(self) -> None:
-        for life in self.lives:
-            life.clear()
+        for run in self.runs:
+            run.clear()
 
     def outputs(self) -> dict[TopicPartition, list[Row]]:
         """All that was written, by partition."""
@@ -102,7 +102,7 @@ class Ground:
 
     def stores(self) -> dict[TaskId, list[tuple[bytes, bytes]]]:
         """The state of every task, byte for byte, as the checkpoint has it."""
-        storage = open_storage(self.scene.checkpoint or self.folder / "checkpoint")
+        storage = open_storage(self.settings.checkpoint or self.folder / "checkpoint")
         ledger = read_ledger(storage, manifest_numbers(storage)[-1])
         found: dict[TaskId, list[tuple[bytes, bytes]]] = {}
         for task, head in sorted(ledger.tasks.items()):
@@ -112,19 +112,19 @@ class Ground:
         return found
 
     def tables(self) -> dict[str, list[tuple[str, Any]]]:
-        """The stores as the last life has read them before its end."""
-        return msgspec.json.decode((self.lives[-1].folder / "tables").read_bytes())
+        """The stores as the last run has read them before its end."""
+        return msgspec.json.decode((self.runs[-1].folder / "tables").read_bytes())
 
 
-def wait_until(reached: Callable[[], bool], life: Life) -> None:
-    """Until something is so, while a life goes on."""
+def wait_until(reached: Callable[[], bool], run: Run) -> None:
+    """Until something is so, while a run goes on."""
     event = threading.Event()
     for _ in range(PATIENCE * 20):
         if reached():
             return
-        assert life.process.poll() is None, life.last_words
+        assert run.process.poll() is None, run.last_words
         event.wait(0.05)
-    raise AssertionError(f"it was never so: {life.last_words}")
+    raise AssertionError(f"it was never so: {run.last_words}")
 
 
 class Feedable(Protocol):
@@ -154,7 +154,7 @@ def under_load(place: Feedable, read: Callable[[], int], ahead: int) -> Iterator
         thread.join()
 
 
-class Life:
+class Run:
     """A process, and all that it started: they share a session, which is how those that it leaves are found."""
 
     def __init__(self, arguments: Sequence[str], folder: Path, environment: dict[str, str]) -> None:
