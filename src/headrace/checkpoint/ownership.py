@@ -14,7 +14,6 @@ import os
 import re
 import secrets
 import socket
-import threading
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -26,6 +25,7 @@ from headrace.checkpoint.files import OWNERS, decode_checksummed, encode_checksu
 from headrace.checkpoint.storage import Storage
 from headrace.errors import AlreadyRunningError, CheckpointCorruptedError, FencedError, MissingFileError
 from headrace.model.clock import Clock
+from headrace.model.threads import SYSTEM_THREADS, Threads
 
 MAGIC = b"HRW1"
 _NAME = re.compile(rf"{OWNERS}(\d{{12,}})(?:\.(\d{{12,}}|released))?")
@@ -79,9 +79,17 @@ def _start_time(process: int) -> str:
 class Ownership:
     """An epoch that this instance holds until it releases it, or until another instance begins the next one."""
 
-    def __init__(self, storage: Storage, clock: Clock, process: LeaseHolder, lease_ms: int, epoch: int) -> None:
+    def __init__(
+        self,
+        storage: Storage,
+        clock: Clock,
+        process: LeaseHolder,
+        lease_ms: int,
+        epoch: int,
+        threads: Threads = SYSTEM_THREADS,
+    ) -> None:
         self.epoch, self._storage, self._clock, self._process, self._lease_ms = epoch, storage, clock, process, lease_ms
-        self._renewals, self._renewed_at, self._lock = 0, clock.now(), threading.Lock()
+        self._renewals, self._renewed_at, self._lock = 0, clock.now(), threads.lock()
         self.describe: Callable[[], dict[str, Any]] = dict  # called at every renewal
 
     @classmethod
@@ -94,6 +102,7 @@ class Ownership:
         lease_ms: int,
         last_epoch: int = 0,
         has_exited: Callable[[LeaseHolder, LeaseHolder], bool] = has_exited,
+        threads: Threads = SYSTEM_THREADS,
     ) -> Ownership:
         """Begins the next epoch, after `last_epoch` or a later one. Raises AlreadyRunningError if that has an owner."""
         last = max([last_epoch, *_epochs(storage)])
@@ -109,7 +118,7 @@ class Ownership:
         epoch = last + 1
         if not _create_epoch(storage, epoch, LeaseRecord(process, now, lease_ms, secrets.token_hex(8))):
             raise AlreadyRunningError(f"another instance has just begun to run on {storage.describe()}")
-        return cls(storage, clock, process, lease_ms, epoch)
+        return cls(storage, clock, process, lease_ms, epoch, threads)
 
     def renew(self) -> None:
         """Renews the lease if a third of it has passed. Raises FencedError if another instance has taken over."""

@@ -5,9 +5,10 @@ Delivery and compaction use it: they overlap the next batches, in order, and bac
 
 from __future__ import annotations
 
-import threading
 from collections import deque
 from collections.abc import Callable
+
+from headrace.model.threads import SYSTEM_THREADS, Threads
 
 
 class SerialExecutor:
@@ -17,13 +18,11 @@ class SerialExecutor:
     `submit`, `check` and `drain` raise its error.
     """
 
-    def __init__(self, name: str, capacity: int) -> None:
+    def __init__(self, name: str, capacity: int, threads: Threads = SYSTEM_THREADS) -> None:
         self._capacity, self._queue, self._busy, self._open = capacity, deque[Callable[[], object]](), 0, True
         self._error: BaseException | None = None
-        self._changed = threading.Condition()
-        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
-        if capacity:
-            self._thread.start()
+        self._changed = threads.condition()
+        self._thread = threads.start(name, self._run) if capacity else None
 
     @property
     def is_idle(self) -> bool:
@@ -61,7 +60,7 @@ class SerialExecutor:
         with self._changed:
             self._open = False
             self._changed.notify_all()
-        if self._capacity:
+        if self._thread is not None:
             self._thread.join(timeout)
 
     def _run(self) -> None:

@@ -25,9 +25,10 @@ from headrace.checkpoint.outbox import decode_rows, encode_rows
 from headrace.checkpoint.receipt import Receipt, complete_receipt, encode_receipt, new_attempt
 from headrace.checkpoint.restore import READY, MemoryEngineProvider, restore
 from headrace.checkpoint.steps import TASK_RUN, step
-from headrace.checkpoint.storage import open_storage
+from headrace.checkpoint.storage import Storage, open_storage
 from headrace.errors import StreamsError
 from headrace.log.open import open_log
+from headrace.log.protocol import Log
 from headrace.model.ids import TaskId, TopicPartition
 from headrace.runtime.rows import Input, Inputs, PartitionBatch, read_batches
 from headrace.runtime.task import Task, TaskEnvironment
@@ -69,11 +70,14 @@ class SlotRunner:
     """Runs the tasks of a slot. Engines, tasks and clients stay open from batch to batch.
 
     `copies` are the local copies of the tasks' state. Without them the tasks of all slots of a host use one copy each.
+    `storage` and `log` replace those that the addresses in the job open.
     """
 
-    def __init__(self, job: Job, copies: LocalCopies | None = None) -> None:
-        self.job, self.storage = job, open_storage(job.checkpoint)
-        self.log = open_log(job.log, job.config.client_settings)
+    def __init__(
+        self, job: Job, copies: LocalCopies | None = None, *, storage: Storage | None = None, log: Log | None = None
+    ) -> None:
+        self.job, self.storage = job, storage or open_storage(job.checkpoint)
+        self.log = log or open_log(job.log, job.config.client_settings)
         self.copies = copies or LocalCopies(job.local_state, job.checkpoint_id, locks=False)
         self.standbys = Standbys(self.storage, self.copies)
         self._mine: frozenset[TaskId] = frozenset()  # the tasks of this slot
