@@ -151,7 +151,7 @@ def test_manifests_are_deleted_before_what_they_name(tmp_path, monkeypatch):
     for name in (f"deltas/0_0/{1:012}-x", f"manifests/{1:012}", f"manifests/{0:012}", f"snapshots/0_0/{1:012}-x"):
         disk.create(name, b"x")
     monkeypatch.setattr(disk, "delete", deleted.append)
-    assert purge_files(disk, {f"snapshots/0_0/{1:012}-x"}, 1, ignore_step) == 3
+    assert purge_files(disk, {f"snapshots/0_0/{1:012}-x"}, 1, ignore_step, lambda: 1) == 3
     assert deleted == [f"manifests/{0:012}", f"manifests/{1:012}", f"deltas/0_0/{1:012}-x"]
 
 

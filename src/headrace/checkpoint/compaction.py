@@ -11,7 +11,7 @@ A merge changes nothing until a manifest refers to its file. After a crash the f
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from queue import Empty, SimpleQueue
@@ -26,6 +26,7 @@ from headrace.checkpoint.files import (
     DeltaRef,
     digest_of,
     file_number,
+    manifest_number,
     read_delta,
     task_file_name,
 )
@@ -36,6 +37,7 @@ from headrace.checkpoint.steps import MERGE, PURGE, AtStep, step
 from headrace.checkpoint.storage import Storage
 from headrace.errors import CheckpointCorruptedError, StorageError
 from headrace.model.ids import TaskId
+from headrace.model.threads import SYSTEM_THREADS, Threads
 from headrace.state.delta import encode_delta, merge
 
 _STOP_TIMEOUT = 5.0  # seconds; a merge that takes longer leaves a file that no manifest refers to
@@ -108,13 +110,20 @@ def replace_deltas(chain: DeltaChain, merged: DeltaChain, by: DeltaRef) -> Delta
     return chain
 
 
-def purge_files(storage: Storage, needed: Collection[str], up_to: int, at_step: AtStep) -> int:
+def purge_files(
+    storage: Storage, needed: Collection[str], up_to: int, at_step: AtStep, committed: Callable[[], int]
+) -> int:
     """Deletes the files numbered up to a manifest that are not needed. Returns how many there were.
 
     An owner that was replaced and does not know it yet does no harm: the files that the new owner needs have larger
-    numbers, or were needed before.
+    numbers, or were needed before. That is not so if the new owner has purged manifest N, and the old one has created
+    it again. Then there are later manifests than the last one that the old owner has `committed`, and nothing is
+    deleted.
     """
     names = [name for folder in NUMBERED for name in storage.names(folder)]
+    last = max((number for name in names if (number := manifest_number(name)) is not None), default=-1)
+    if last > committed():
+        return 0
     garbage = [name for name in names if (number := file_number(name)) is not None and number <= up_to]
     garbage = [name for name in garbage if name not in needed]
     # Manifests first, so that an existing manifest never refers to a deleted file.
@@ -134,10 +143,17 @@ class Cleaner:
     """
 
     def __init__(
-        self, storage: Storage, keep: int, policy: CompactionPolicy, *, background: bool, at_step: AtStep
+        self,
+        storage: Storage,
+        keep: int,
+        policy: CompactionPolicy,
+        *,
+        background: bool,
+        at_step: AtStep,
+        threads: Threads = SYSTEM_THREADS,
     ) -> None:
         self._storage, self._keep, self._policy, self._at_step = storage, keep, policy, at_step
-        self._executor, self._stopping = SerialExecutor("headrace compaction", int(background)), False
+        self._executor, self._stopping = SerialExecutor("headrace compaction", int(background), threads), False
         self._merging: dict[TaskId, MergeJob] = {}  # until a manifest refers to the file
         self._done: SimpleQueue[tuple[MergeJob, DeltaRef | None]] = SimpleQueue()
         self._purge_is_due = False
@@ -174,7 +190,7 @@ class Cleaner:
             self._purge_is_due = False
             needed = ledger.needed_files(self._keep) | {job.name for job in self._merging.values()}
         if jobs or needed is not None:
-            self._executor.submit(partial(self._run, jobs, needed, ledger.number))
+            self._executor.submit(partial(self._run, jobs, needed, ledger.number, lambda: ledger.number))
 
     def request_snapshots(self) -> None:
         """Requests a merge of every task's state into one file. May be called from any thread."""
@@ -225,12 +241,14 @@ class Cleaner:
         name = task_file_name(SNAPSHOTS, task, ledger.number + 1, new_attempt())
         return MergeJob(task, chain[start:], start == 0, name)
 
-    def _run(self, jobs: Sequence[MergeJob], needed: set[str] | None, number: int) -> None:
+    def _run(
+        self, jobs: Sequence[MergeJob], needed: set[str] | None, number: int, committed: Callable[[], int]
+    ) -> None:
         for job in jobs:
             self._done.put((job, None if self._stopping else self._merge(job)))
         if needed is not None and not self._stopping:
             try:
-                purge_files(self._storage, needed, number, self._at_step)
+                purge_files(self._storage, needed, number, self._at_step, committed)
             except StorageError as error:
                 _log.warning("unneeded files of the checkpoint are not deleted yet: %s", error)
 

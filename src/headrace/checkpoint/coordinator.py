@@ -13,7 +13,6 @@ owners only one can commit batch N, and the other raises FencedError. The lease 
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -25,6 +24,7 @@ from headrace.checkpoint.compaction import Cleaner, CompactionPolicy
 from headrace.checkpoint.delivery import DeliverInShares, Delivery, DeliveryTarget
 from headrace.checkpoint.files import BlobRef, manifest_name, read_blob
 from headrace.checkpoint.fingerprint import Fingerprint
+from headrace.checkpoint.ledger import manifest_numbers
 from headrace.checkpoint.manifest import Changelog, Manifest, Outbox, manifest_digest
 from headrace.checkpoint.manifest_builder import ManifestBuilder
 from headrace.checkpoint.ownership import LeaseHolder, Ownership, has_exited, this_process
@@ -35,6 +35,7 @@ from headrace.checkpoint.storage import Storage
 from headrace.errors import FencedError
 from headrace.model.clock import Clock, SystemClock
 from headrace.model.ids import TaskId, TopicPartition
+from headrace.model.threads import SYSTEM_THREADS, Threads
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,9 +55,10 @@ class CommitOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommitHooks:
-    """What the coordinator gets from outside: time, its process, and functions that it calls."""
+    """What the coordinator gets from outside: time, threads, its process, and functions that it calls."""
 
     clock: Clock = field(default_factory=SystemClock)
+    threads: Threads = SYSTEM_THREADS
     process: LeaseHolder = field(default_factory=this_process)
     has_exited: Callable[[LeaseHolder, LeaseHolder], bool] = has_exited
     at_step: AtStep = ignore_step
@@ -92,10 +94,15 @@ class Coordinator:
             share_bytes=options.share_bytes,
         )
         self.ledger = recovery.recover_ledger(storage, options.keep)
-        self._deliveries = SerialExecutor("headrace delivery", options.max_undelivered)
-        self._visible = SerialExecutor("headrace delivered", options.max_undelivered)
+        self._deliveries = SerialExecutor("headrace delivery", options.max_undelivered, hooks.threads)
+        self._visible = SerialExecutor("headrace delivered", options.max_undelivered, hooks.threads)
         self._cleaner = Cleaner(
-            storage, options.keep, options.compaction, background=options.background, at_step=self._at_step
+            storage,
+            options.keep,
+            options.compaction,
+            background=options.background,
+            at_step=self._at_step,
+            threads=hooks.threads,
         )
 
     @classmethod
@@ -128,6 +135,7 @@ class Coordinator:
                 lease_ms=options.lease_ms,
                 last_epoch=ledger.epoch,
                 has_exited=hooks.has_exited,
+                threads=hooks.threads,
             )
         builder = ManifestBuilder(checkpoint=checkpoint, application=application, epoch=ownership.epoch)
         coordinator = None
@@ -151,7 +159,10 @@ class Coordinator:
         """Checks the checkpoint, commits a manifest without a batch to fence the previous owner, and catches up."""
         storage, number = self._storage, None
         while number != self.ledger.number:
+            self._read_latest_marker()
             number = self.ledger.number
+            if self.ledger.epoch > self._builder.epoch:  # a later owner has begun to commit
+                raise self._fenced(number + 1)
             recovery.check_topology(self.ledger, fingerprint, storage)
             recovery.check_topics(self.ledger, self._log, topics)
             recovery.check_deliveries(self.ledger, self._delivery.last, storage)
@@ -174,6 +185,14 @@ class Coordinator:
         self._delivery.catch_up(undelivered, partial(read_blob, storage))
         self._ownership.delete_earlier_epochs()
         self._clean_up(self.ledger.tasks, purge=True)
+
+    def _read_latest_marker(self) -> None:
+        """Reads marker and manifests again if the previous owner has delivered and committed between the two."""
+        while self._delivery.last < self.ledger.delivered:
+            self._delivery.read_marker()
+            if self._delivery.last < self.ledger.delivered:
+                return  # it is another log, as `check_deliveries` says
+            self.ledger = recovery.recover_ledger(self._storage, self._options.keep)
 
     # --------------------------------------------------------------------------------------------------------- batches
     @property
@@ -256,9 +275,10 @@ class Coordinator:
         self._drain(None)
 
     def _drain(self, timeout: float | None) -> bool:
-        end = None if timeout is None else time.monotonic() + timeout
+        seconds = self._hooks.threads.seconds
+        end = None if timeout is None else seconds() + timeout
         is_sent = self._deliveries.drain(timeout)
-        return self._visible.drain(None if end is None else max(0.0, end - time.monotonic())) and is_sent
+        return self._visible.drain(None if end is None else max(0.0, end - seconds())) and is_sent
 
     def close(self, timeout: float | None = None) -> bool:
         """Delivers the committed batches and releases the lease, so that another instance can start at once.
@@ -297,11 +317,24 @@ class Coordinator:
         builder = replace(builder, delivered=self._delivery.last)
         manifest, data = builder.build(self.ledger, full_up_to=self._options.full_up_to)
         name = manifest_name(manifest.number)
+        began = self._read_clocks()
         # An object store that loses its answer is asked again, and then reports our own file as existing.
         if not self._storage.create(name, data) and self._storage.read(name) != data:
             return None
+        # An owner that was suspended just before may have created a manifest that the next owner has purged.
+        if self._has_passed_lease(began) and manifest_numbers(self._storage)[-1] > manifest.number:
+            return None
         self.ledger.apply(manifest, manifest_digest(data))
         return manifest, data
+
+    def _read_clocks(self) -> tuple[float, float]:
+        """Returns the ms of two clocks: the monotonic one stands still while a machine is suspended."""
+        return 1000 * self._hooks.threads.seconds(), self._hooks.clock.now()
+
+    def _has_passed_lease(self, began: tuple[float, float]) -> bool:
+        """True if so much time has passed that another instance may have taken over and committed batches."""
+        passed = max(now - then for now, then in zip(self._read_clocks(), began, strict=True))
+        return passed >= self._options.lease_ms // 3
 
     def _deliver(self, number: int, outboxes: Sequence[Outbox], data: bytes) -> None:
         """Queues the delivery of a batch. `data` is the file of its manifest."""

@@ -63,6 +63,10 @@ class Delivery:
         self._deliver_in_shares, self._share_bytes = deliver_in_shares, share_bytes
         self.last = log.delivered(application)
 
+    def read_marker(self) -> None:
+        """Reads from the log which batch was delivered last: another instance may have delivered more."""
+        self.last = self._log.delivered(self._application)
+
     def begin(self, number: int, outboxes: Sequence[Outbox], read: ReadBlob) -> Callable[[], None]:
         """Delivers a batch and its marker. The returned function waits until readers see it.
 

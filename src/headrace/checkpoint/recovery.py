@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import logging
 import secrets
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import msgspec
@@ -37,10 +37,23 @@ class Identity(NamedTuple):
 
 
 def recover_ledger(storage: Storage, keep: int) -> Ledger:
-    """Reads the ledger up to the last manifest, with the last `keep` manifests as far as they exist."""
+    """Reads the ledger up to the last manifest, with the last `keep` manifests as far as they exist.
+
+    An owner that runs may commit further batches meanwhile, and delete the manifests that were found: then those that
+    exist now are read.
+    """
     numbers = manifest_numbers(storage)
-    if not numbers:
-        return Ledger()
+    while numbers:
+        try:
+            return _read_manifests(storage, keep, numbers)
+        except CheckpointCorruptedError:
+            before, numbers = numbers, manifest_numbers(storage)
+            if numbers[-1:] == before[-1:]:
+                raise
+    return Ledger()
+
+
+def _read_manifests(storage: Storage, keep: int, numbers: Sequence[int]) -> Ledger:
     last = first = numbers[-1]
     existing = set(numbers)
     while first - 1 in existing and first > last - keep + 1:

@@ -356,7 +356,7 @@ def reset_checkpoint(
                 "reset again"
             )
         log.mark_delivered(application, number)
-        purge_files(storage, {manifest_name(number)}, number, ignore_step)
+        purge_files(storage, {manifest_name(number)}, number, ignore_step, lambda: number)
         owner.delete_earlier_epochs()
     finally:
         owner.release()

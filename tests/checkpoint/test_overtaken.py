@@ -1,0 +1,143 @@
+"""An instance that is overtaken in the middle of its start or of a commit. The simulation has found each of these."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from headrace.checkpoint.coordinator import CommitHooks, Coordinator
+from headrace.checkpoint.files import MANIFESTS, manifest_name
+from headrace.checkpoint.fingerprint import Fingerprint
+from headrace.checkpoint.ledger import manifest_numbers, read_ledger
+from headrace.checkpoint.receipt import Receipt, complete_receipt, new_attempt
+from headrace.checkpoint.steps import TAKEOVER
+from headrace.checkpoint.storage import ObjectStorage
+from headrace.errors import FencedError
+from headrace.model.ids import TaskId
+from headrace.state.delta import Delta
+from tests.checkpoint.cluster import ME, eager
+from tests.checkpoint.memory_log import MemoryLog
+from tests.clocks import ManualClock
+
+OPTIONS = eager(keep=1, purge_every=1)
+
+
+class Watched:
+    """Something whose method calls a function, once, before or after it runs."""
+
+    def __init__(self, inner: Any) -> None:
+        self._inner, self._hooks = inner, dict[tuple[str, str], Any]()
+
+    def once(self, when: str, method: str, call: Any) -> None:
+        self._hooks[when, method] = call
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self._inner, name)
+        if not callable(found):
+            return found
+
+        def call(*given: Any, **named: Any) -> Any:
+            self._hooks.pop(("before", name), lambda *_: None)(*given)
+            result = found(*given, **named)
+            self._hooks.pop(("after", name), lambda *_: None)(*given)
+            return result
+
+        return call
+
+
+@pytest.fixture
+def storage():
+    return ObjectStorage.at("memory:///", {})
+
+
+@pytest.fixture
+def log():
+    return MemoryLog()
+
+
+def opened(storage: Any, log: Any, *, at_step=lambda moment: None, options=OPTIONS, clock=None) -> Coordinator:
+    hooks = CommitHooks(
+        clock=clock or ManualClock(), process=ME, has_exited=lambda holder, observer: True, at_step=at_step
+    )
+    return Coordinator.open(storage, log, "app", Fingerprint((), (), {}), options=options, hooks=hooks)
+
+
+def commit(coordinator: Coordinator, storage: Any) -> None:
+    """Commits a batch in which a task has written a file."""
+    task, number = TaskId(0, 0), coordinator.number
+    base = coordinator.ledger.head(task).version
+    receipt = Receipt(task=task, level=0, number=number, attempt=new_attempt(), base=base)
+    delta = Delta(receipt.version, ((b"key", b"%d" % number),))
+    coordinator.commit(number, 0, [complete_receipt(storage, receipt, delta, [], {}, lambda _: None, inline=0)])
+
+
+def test_an_owner_that_was_overtaken_during_its_takeover_does_not_go_on(storage, log):
+    later: list[Coordinator] = []
+
+    def overtake(moment: str) -> None:
+        if moment == f"before {TAKEOVER}" and not later:
+            later.append(opened(storage, log))
+
+    with pytest.raises(FencedError, match="another instance has taken over"):
+        opened(storage, log, at_step=overtake)
+    commit(later[0], storage)
+    assert [read_ledger(storage, number).epoch for number in manifest_numbers(storage)] == [2]
+
+
+def test_the_previous_owner_may_deliver_and_commit_while_the_next_one_reads_the_marker(storage, log):
+    owner = opened(storage, log)
+    watched = Watched(log)
+    watched.once("after", "delivered", lambda application: [commit(owner, storage) for _ in range(3)])
+    with opened(storage, watched) as second:
+        assert second.ledger.delivered == 3
+        commit(second, storage)
+    assert log.delivered("app") == 5
+
+
+def test_the_owner_may_purge_the_manifests_that_a_starting_instance_reads(storage, log):
+    owner = opened(storage, log)
+    commit(owner, storage)
+    watched, purged = Watched(storage), manifest_name(1)
+
+    def go_on(prefix: str = "") -> None:
+        if prefix == MANIFESTS:
+            commit(owner, storage)
+        else:
+            watched.once("after", "names", go_on)
+
+    watched.once("after", "names", go_on)
+    with opened(watched, log) as second:
+        assert purged not in storage.names()
+        assert second.ledger.head(TaskId(0, 0)).version is not None
+
+
+@pytest.mark.parametrize("suspended", [True, False])
+def test_a_manifest_that_was_purged_and_is_created_again_by_a_replaced_owner_does_no_harm(storage, log, suspended):
+    watched, clock, names = Watched(storage), ManualClock(), list[str]()
+    zombie = opened(watched, log, clock=clock, options=replace(OPTIONS, max_undelivered=2))
+    commit(zombie, watched)
+    zombie.drain()
+
+    def overtake(name: str, data: bytes) -> None:
+        """Takes over, commits and purges while the other owner is about to create its manifest."""
+        if not name.startswith(MANIFESTS):
+            watched.once("before", "create", overtake)
+            return
+        owner = opened(storage, log)
+        for _ in range(4):
+            commit(owner, storage)
+        names.extend(storage.names())
+        assert name not in names
+        clock.advance(zombie._options.lease_ms if suspended else 0)
+
+    watched.once("before", "create", overtake)
+    if suspended:
+        with pytest.raises(FencedError):
+            commit(zombie, watched)
+    else:
+        commit(zombie, watched)
+    assert set(names) <= set(storage.names())
+    with opened(storage, log) as again:
+        commit(again, storage)
