@@ -3,6 +3,7 @@
 # make test-fast    runs the tests that need neither Spark nor a Kafka broker
 # make test         runs `make check` and every test
 # make test-faults  kills processes and brokers at random; FAULTS=50 says how often, SEED=… repeats a printed run
+# make test-simulation  runs the simulation with RUNS seeds from SEED on: faults of storage, log, clocks and processes
 # make test-soak    counts 5,000 records a second for ten minutes, or for SECONDS: memory, checkpoint and latency must
 #                   stay level; docs/images/soak.svg shows them, build/soak.svg those of a shorter run
 # make bench        measures records per second: against other systems on Kafka (more than an hour), on one core,
@@ -28,7 +29,7 @@ endef
 # Tests start many processes; without cached bytecode each of them compiles every module again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: .venv java jdk chromium demo check test-fast test test-faults test-soak bench clean
+.PHONY: .venv java jdk chromium demo check test-fast test test-faults test-simulation test-soak bench clean
 
 .venv: $(INSTALLED)
 
@@ -80,6 +81,9 @@ test: jdk java chromium check
 test-faults: $(INSTALLED) java
 	HEADRACE_FAULTS=$(or $(FAULTS),20) HEADRACE_SEED=$(SEED) \
 		$(BIN)/python -m pytest -q -rP tests/faults tests/kafka/test_delivery_faults.py
+
+test-simulation: $(INSTALLED)
+	$(BIN)/python -m tests.simulation --seed $(or $(SEED),0) --runs $(or $(RUNS),1000)
 
 test-soak: $(INSTALLED) java
 	$(BIN)/python -m tests.soak $(if $(SECONDS),--seconds $(SECONDS) --chart build/soak.svg)

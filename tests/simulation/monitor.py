@@ -1,0 +1,88 @@
+"""Watches the checkpoint of a run: who commits, and whether a file is deleted that is still needed.
+
+It adds up the manifests itself, from their files, and does not use the ledger.
+"""
+
+from __future__ import annotations
+
+from headrace.checkpoint.files import MANIFESTS, BlobRef, manifest_name, manifest_number
+from headrace.checkpoint.manifest import Manifest, Outbox, decode_manifest
+from headrace.model.ids import TaskId, TopicPartition
+from tests.simulation.log import StoredLog
+from tests.simulation.scheduler import Scheduler
+from tests.simulation.storage import Bucket
+
+
+class Monitor:
+    """Hears of every file that is created or deleted."""
+
+    def __init__(self, bucket: Bucket, stored: StoredLog, scheduler: Scheduler) -> None:
+        self._bucket, self._stored, self._scheduler = bucket, stored, scheduler
+        bucket.on_create, bucket.on_delete = self._created, self._deleted
+        self.last_number, self.last_epoch, self._digest, self._since = -1, 0, b"", 0
+        self._chains: dict[TaskId, list[BlobRef]] = {}
+        self._outboxes: dict[int, tuple[Outbox, ...]] = {}
+        self._carried: list[BlobRef] = []
+        self._positions: dict[TopicPartition, int] = {}
+        self._application = ""
+
+    def _fail(self, what: str) -> None:
+        self._scheduler.failures.append(AssertionError(what))
+
+    def _created(self, name: str, data: bytes) -> None:
+        number = manifest_number(name)
+        if number is None:
+            return
+        manifest, digest = decode_manifest(data, name)
+        self._scheduler.note(f"manifest {number} of epoch {manifest.epoch}")
+        if number <= self.last_number and manifest.epoch < self.last_epoch:
+            return  # an owner that was replaced creates a manifest that was purged; nothing may come of it
+        if number != self.last_number + 1:
+            self._fail(f"manifest {number} follows manifest {self.last_number}")
+        if manifest.epoch < self.last_epoch:
+            self._fail(f"epoch {manifest.epoch} commits manifest {number} after epoch {self.last_epoch} has begun to")
+        if manifest.predecessor != self._digest:
+            self._fail(f"manifest {number} does not build on manifest {number - 1}")
+        self._add(manifest, digest)
+        missing = sorted({ref.name for ref in self._needed()} - self._bucket.objects.keys())
+        if missing:
+            self._fail(f"manifest {number} refers to {missing[0]}, which does not exist")
+
+    def _add(self, manifest: Manifest, digest: bytes) -> None:
+        self.last_number, self.last_epoch, self._digest = manifest.number, manifest.epoch, digest
+        self._since, self._application = manifest.since, manifest.application
+        for change in manifest.tasks:
+            before = [] if change.whole else self._chains.get(change.task, [])
+            self._chains[change.task] = [*before, *(delta.blob for delta in change.deltas)]
+        self._outboxes[manifest.number] = manifest.outboxes
+        self._carried = [rows.blob for rows in manifest.carried]
+        for topic, places in manifest.positions.items():
+            self._positions |= {TopicPartition(topic, partition): offset for partition, offset in places.items()}
+
+    def _needed(self) -> list[BlobRef]:
+        """What the last manifest builds on, and what is not delivered yet."""
+        delivered = self._stored.delivered(self._application)
+        self._outboxes = {number: some for number, some in self._outboxes.items() if number > delivered}
+        found = [blob for chain in self._chains.values() for blob in chain] + self._carried
+        return found + [outbox.blob for some in self._outboxes.values() for outbox in some]
+
+    def _deleted(self, name: str) -> None:
+        self._scheduler.note(f"{name} is deleted")
+        if name.startswith(MANIFESTS):
+            number = manifest_number(name) or 0
+            if self._since <= number <= self.last_number:
+                self._fail(f"{name} is deleted, but manifest {self.last_number} builds on it")
+        if any(ref.name == name for ref in self._needed()):
+            self._fail(f"{name} is deleted, but manifest {self.last_number} refers to it")
+
+    def has_settled(self, sources: list[str], application: str) -> bool:
+        """Whether all input is read, and all output delivered."""
+        if self._carried or self.last_number < 0 or self._stored.delivered(application) != self.last_number:
+            return False
+        topics = ((topic, self._stored.topics[topic].partitions) for topic in sources)
+        places = (TopicPartition(topic, part) for topic, count in topics for part in range(count))
+        return all(self._positions.get(at, 0) == len(self._stored.rows[at]) for at in places)
+
+    def check_end(self) -> None:
+        if manifest_name(self.last_number) not in self._bucket.objects:
+            self._fail("the last manifest is gone")

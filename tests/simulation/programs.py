@@ -1,0 +1,273 @@
+"""What a run of the simulation runs: a random topology, its input, and what must come out by the test driver.
+
+topology    one partition, any topology of the oracle's language: every topic has exactly the driver's records
+words       several partitions and two levels: every key has exactly the driver's values, in order
+tags        a function that never gives the same twice: every record once, and the state is what was delivered
+references  a foreign-key join, whose rows are carried from batch to batch: the driver's table at the end
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
+from random import Random
+from typing import Any
+
+from headrace import StreamsBuilder, Topology, serde
+from headrace.checkpoint.fingerprint import Fingerprint, compute_fingerprint
+from headrace.config import Config
+from headrace.model.ids import TopicPartition
+from headrace.model.partitioner import partition_of
+from headrace.plan import partition_counts, plan, task_counts
+from headrace.spark.job import Job
+from headrace.testing import TopologyTestDriver
+from tests.oracle.running import configuration
+from tests.properties.cases import Case, random_case
+from tests.properties.processor_verbs import PUNCTUATE
+from tests.properties.smaller import without_statement
+from tests.properties.test_driver import decided, pipe
+from tests.simulation.log import Row, StoredLog
+
+APPLICATION = "oracle"
+TEXTS: dict[str, Any] = {"key": serde.STRING, "value": serde.STRING}
+Outputs = dict[str, list[Row]]  # by topic
+FAMILIES = ("topology", "words", "tags", "references")
+
+
+@dataclass
+class Input:
+    """The choices of a run, which the search for a smaller failure reduces."""
+
+    family: str
+    case: Case | None  # of the family "topology"
+    records: list[tuple[str, str | None, str | None, int]]  # topic, key, value, time; of the other families
+    partitions: int = 1
+    settings: dict[str, Any] = field(default_factory=dict[str, Any])
+
+    def leave_out(self, statement: int) -> Input:
+        """Without a statement of the topology: what was made of it is made of what it was made of."""
+        assert self.case is not None
+        rest = next(without_statement(replace(self.case, sinks={}), statement))
+        return replace(self, case=replace(self.case, topology=rest))
+
+    @property
+    def size(self) -> int:
+        return len(self.records) if self.case is None else len(self.case.records)
+
+    def shorten(self, count: int) -> Input:
+        """With the first records only."""
+        if self.case is None:
+            return replace(self, records=self.records[:count])
+        return replace(self, case=replace(self.case, records=self.case.records[:count]))
+
+
+@dataclass(frozen=True)
+class Program:
+    """An input, planned: the job, the topics of its log, the records to write, and the comparison at the end."""
+
+    job: Job
+    fingerprint: Fingerprint
+    topics: Mapping[str, int]
+    sources: list[str]
+    feed: list[tuple[TopicPartition, Row]]
+    compare: Callable[[StoredLog], None]
+
+
+class UnfitError(Exception):
+    """A topology whose output the driver does not determine."""
+
+
+# -------------------------------------------------------------------------------------------------------------- choice
+def random_input(random: Random, family: str | None = None) -> Input:
+    """Draws an input. `plan_program` may find that its topology is unfit: then another one is drawn."""
+    family = family or random.choice(["topology"] * 5 + ["words", "tags", "references"])
+    settings = {
+        "batch.max.records": random.choice([1, 2, 3, 5, 8]),
+        "receipt.max.bytes": random.choice([0, 0, 200, 1 << 20]),
+    }
+    if family == "topology":
+        return Input(family, random_case(random.getrandbits(48)), [], settings=settings)
+    partitions, count = random.choice([1, 2, 3]), random.randrange(1, 25)
+    return Input(family, None, RECORDS[family](random, count), partitions, settings)
+
+
+def random_lines(random: Random, count: int) -> list[tuple[str, str | None, str | None, int]]:
+    words = ["a", "b", "c", "d"]
+    return [
+        ("lines", random.choice(words), " ".join(random.choices(words, k=random.randint(1, 3))), 10 * at)
+        for at in range(count)
+    ]
+
+
+def random_references(random: Random, count: int) -> list[tuple[str, str | None, str | None, int]]:
+    found: list[tuple[str, str | None, str | None, int]] = []
+    for at in range(count):
+        if random.random() < 0.5:
+            value = None if random.random() < 0.15 else f"r{random.randrange(3)} {at}"
+            found.append(("left", f"l{random.randrange(4)}", value, 10 * at))
+        else:
+            value = None if random.random() < 0.15 else f"value {at}"
+            found.append(("right", f"r{random.randrange(3)}", value, 10 * at))
+    return found
+
+
+RECORDS = {"words": random_lines, "tags": random_lines, "references": random_references}
+
+
+# ---------------------------------------------------------------------------------------------------------- topologies
+def count_words(tag: Callable[[], str]) -> Topology:
+    builder = StreamsBuilder()
+    lines = builder.stream("lines", **TEXTS)
+    lines.map_values(str.upper).to("upper", **TEXTS)
+    words = lines.flat_map_values(lambda line: line.split()).group_by(lambda _, word: word, **TEXTS)
+    words.count(store="counts").to_stream().map_values(str).to("out", **TEXTS)
+    return builder.build()
+
+
+def tag_lines(tag: Callable[[], str]) -> Topology:
+    builder = StreamsBuilder()
+    tagged = builder.stream("lines", **TEXTS).map_values(lambda line: f"{line} {tag()}")
+    tagged.to("tagged", **TEXTS)
+    chain = tagged.group_by_key(**TEXTS).reduce(lambda old, new: f"{old.rpartition(' ')[2]}<{new}", store="latest")
+    chain.to_stream().to("out", **TEXTS)
+    return builder.build()
+
+
+def join_references(tag: Callable[[], str]) -> Topology:
+    builder = StreamsBuilder()
+    left, right = builder.table("left", **TEXTS), builder.table("right", **TEXTS)
+    left.join(right, lambda a, b: f"{a}+{b}", on=lambda value: value.split()[0]).to_stream().to("out", **TEXTS)
+    return builder.build()
+
+
+TOPOLOGIES = {"words": count_words, "tags": tag_lines, "references": join_references}
+
+
+# ------------------------------------------------------------------------------------------------------------ planning
+def plan_program(given: Input, random: Random) -> Program:
+    """Plans an input. `random` is what a function that never gives the same twice draws from."""
+    if given.case is not None:
+        return _plan_case(given, given.case)
+
+    def tag() -> str:
+        return f"{random.getrandbits(32):08x}"
+
+    topology = TOPOLOGIES[given.family](tag)
+    settings = {"application.id": APPLICATION, "statestore.cache.max.bytes": 0, **given.settings}
+    sources = sorted({topic for node in plan(topology.graph()).stages.values() for topic in node.topics})
+    rows = [(topic, key.encode() if key else None, value.encode() if value else None, at)
+            for topic, key, value, at in given.records]  # fmt: skip
+    feed = [
+        (TopicPartition(topic, partition_of(key, given.partitions) or 0), (key, value, at, ()))
+        for topic, key, value, at in rows
+    ]
+    with TopologyTestDriver(TOPOLOGIES[given.family](lambda: ""), settings) as driver:
+        for topic, key, value, at in rows:
+            driver.pipe_row(topic, key, value, at, ())
+        produced = {topic: [(row[2], row[3], row[4], row[5]) for row in driver.queue(topic)]
+                    for topic in driver.produced_topics if not topic.startswith(f"{APPLICATION}-")}  # fmt: skip
+    written = {"words": ["out", "upper"], "tags": ["out", "tagged"], "references": ["out"]}[given.family]
+    topics = dict.fromkeys([*sources, *written], given.partitions)
+    compare = {"words": compare_keys, "tags": compare_tags, "references": compare_tables}[given.family]
+    return _program(topology, settings, topics, sources, feed, lambda log: compare(log, produced, written))
+
+
+def _plan_case(given: Input, case: Case) -> Program:
+    program = case.program()
+    graph = program.topology.graph()
+    stages = plan(graph)
+    if any(edge.back for edge in stages.edges):
+        raise UnfitError
+    if case.says("times", "v_times"):
+        raise UnfitError  # they show what the clock says
+    if len(stages.stages) > 1 and case.says(PUNCTUATE):
+        raise UnfitError  # each stage has a time of its own, the driver one for all of them
+    settings = configuration({"config": case.config}) | given.settings
+    produced = defaultdict[str, list[Row]](list)
+    rows = case.rows(program)
+    with TopologyTestDriver(case.program().topology, configuration({"config": case.config})) as driver:
+        for row in rows:
+            some = pipe(driver, row)
+            if not decided(stages, some):
+                raise UnfitError
+            for topic, records in some.items():
+                if not topic.startswith(f"{APPLICATION}-"):
+                    produced[topic] += [(key, value, at, headers) for key, value, at, headers in records]
+    written = sorted(program.outputs(produced).keys() | produced.keys())
+    topics = dict.fromkeys(["in", *written], 1)
+    feed = [(TopicPartition("in", 0), (row[3], row[4], row[5], row[6])) for row in rows]
+    return _program(
+        program.topology, settings, topics, ["in"], feed, lambda log: compare_records(log, produced, written)
+    )
+
+
+def _program(
+    topology: Topology,
+    settings: Mapping[str, Any],
+    topics: Mapping[str, int],
+    sources: list[str],
+    feed: list[tuple[TopicPartition, Row]],
+    compare: Callable[[StoredLog], None],
+) -> Program:
+    config, graph = Config.of(settings), topology.graph()
+    stages = plan(graph)
+    internal = partition_counts(graph, stages, topics)
+    tasks = dict(task_counts(stages, topics, internal))
+    job = Job(APPLICATION, graph, stages, config, tasks, internal, "simulated", "simulated", "simulated")
+    fingerprint = compute_fingerprint(graph, stages, config, tasks=tasks, partitions=internal)
+    return Program(job, fingerprint, topics, sources, feed, compare)
+
+
+# ---------------------------------------------------------------------------------------------------------- comparison
+def compare_records(log: StoredLog, expected: Mapping[str, list[Row]], topics: list[str]) -> None:
+    """Every topic has exactly these records, in this order."""
+    for topic in topics:
+        (rows,) = log.written(topic)
+        _expect(f"topic {topic}", rows, [(k, v, at, headers) for k, v, at, headers in expected.get(topic, [])])
+
+
+def compare_keys(log: StoredLog, expected: Mapping[str, list[Row]], topics: list[str]) -> None:
+    """Every key has exactly these values, in this order, in one partition."""
+    for topic in topics:
+        found = [by_key(rows) for rows in log.written(topic)]
+        _expect(f"keys of {topic} in two partitions", sum(map(len, found)), len(set().union(*found)))
+        everything = {key: values for some in found for key, values in some.items()}
+        wanted = by_key(expected.get(topic, []))
+        for key in sorted(everything.keys() | wanted.keys(), key=str):
+            _expect(f"topic {topic}, key {key!r}", everything.get(key), wanted.get(key))
+
+
+def compare_tags(log: StoredLog, expected: Mapping[str, list[Row]], topics: list[str]) -> None:
+    """Every record once, and what the state has of a key is always the record of that key before."""
+    tagged = {key: values for rows in log.written("tagged") for key, values in by_key(rows).items()}
+    chained = {key: values for rows in log.written("out") for key, values in by_key(rows).items()}
+    wanted = by_key(expected.get("tagged", []))
+    for key in sorted(tagged.keys() | wanted.keys() | chained.keys(), key=str):
+        lines = [value.rpartition(b" ")[0] for value in tagged.get(key, [])]
+        _expect(f"lines of {key!r}", lines, [value.rpartition(b" ")[0] for value in wanted.get(key, [])])
+        values = tagged.get(key, [])
+        pairs = values[:1] + [old.rpartition(b" ")[2] + b"<" + new for old, new in pairwise(values)]
+        _expect(f"state of {key!r}", chained.get(key), pairs)
+
+
+def compare_tables(log: StoredLog, expected: Mapping[str, list[Row]], topics: list[str]) -> None:
+    """The last value of every key is the driver's."""
+    for topic in topics:
+        found = {key: values[-1] for rows in log.written(topic) for key, values in by_key(rows).items()}
+        wanted = {key: values[-1] for key, values in by_key(expected.get(topic, [])).items()}
+        for key in sorted(found.keys() | wanted.keys(), key=str):
+            _expect(f"table {topic}, key {key!r}", found.get(key), wanted.get(key))
+
+
+def by_key(rows: list[Row]) -> dict[Any, list[Any]]:
+    found = defaultdict[Any, list[Any]](list)
+    for row in rows:
+        found[row[0]].append(row[1])
+    return dict(found)
+
+
+def _expect(what: str, actual: Any, expected: Any) -> None:
+    if actual != expected:
+        raise AssertionError(f"{what}: {actual!r} instead of {expected!r}")

@@ -1,0 +1,253 @@
+"""The world of a run: storage, log, hosts, clocks, instances, and the faults that happen to them.
+
+`simulate` runs a seed. While it runs, a `Monitor` looks at every file that is created or deleted; at the end the log is
+compared with the test driver's output.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Generator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field, replace
+from random import Random
+from typing import Any
+
+from headrace.checkpoint.compaction import CompactionPolicy
+from headrace.checkpoint.coordinator import CommitOptions, Coordinator
+from headrace.checkpoint.ownership import LeaseHolder
+from headrace.errors import CheckpointCorruptedError, CheckpointMismatchError, StateCorruptedError, StreamsError
+from headrace.spark.job import Job
+from tests.simulation.faults import Faults
+from tests.simulation.instance import Instance
+from tests.simulation.log import StoredLog
+from tests.simulation.monitor import Monitor
+from tests.simulation.programs import APPLICATION, Input, Program, UnfitError, plan_program, random_input
+from tests.simulation.scheduler import Process, Scheduler
+from tests.simulation.slots import HostState, Network
+from tests.simulation.storage import Bucket
+
+EPOCH = 1_000_000_000  # ms: what clocks show when a run begins
+CHAOS = 60.0  # seconds in which faults happen
+MOST_EVENTS, MOST_SECONDS = 60_000, 2_000.0
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What a run may do, in the search for a smaller failure."""
+
+    records: int | None = None
+    faults: int = 60
+    without: frozenset[str] = frozenset()
+    instances: int | None = None
+    slots: int | None = None
+    statements: tuple[int, ...] = ()  # of the topology, that are left out
+
+
+@dataclass
+class Outcome:
+    """How a run ended."""
+
+    digest: str
+    events: int
+    seconds: float
+    batches: int
+    records: int
+    takeovers: int
+    faults: dict[str, int] = field(default_factory=dict[str, int])
+    trace: list[str] | None = None
+
+
+class HostClock:
+    """The clock of a host, which may jump."""
+
+    def __init__(self, scheduler: Scheduler) -> None:
+        self._scheduler, self.offset = scheduler, 0
+
+    def now(self) -> int:
+        return EPOCH + int(1000 * self._scheduler.now) + self.offset
+
+
+class World:
+    """Everything in a run."""
+
+    def __init__(self, seed: int, limits: Limits, *, keep_trace: bool = False) -> None:
+        self.scheduler = scheduler = Scheduler(seed, keep_trace=keep_trace)
+        random = scheduler.random
+        self.input, self.program = choose_program(seed, limits, random)
+        instances = limits.instances or random.choice([1, 1, 2, 3])
+        self.slots = limits.slots or random.choice([1, 2, 3])
+        self.hosts = ["one", "two", "three"][: random.choice([1, 2, 3])]
+        self.is_local = random.random() < 0.5  # slots run on the host of their driver
+        self.rows_in_memory = random.choice([0, 100, 1 << 20])
+        self.faults = Faults(scheduler, limits.faults, limits.without)
+        self.options = CommitOptions(
+            max_undelivered=random.choice([0, 1, 2, 2]),
+            background=random.random() < 0.8,
+            lease_ms=random.choice([3_000, 6_000, 15_000]),
+            keep=random.choice([1, 2, 3, 10]),
+            purge_every=random.choice([1, 2, 5]),
+            full_up_to=random.choice([0, 4, 1000]),
+            compaction=CompactionPolicy(
+                max_deltas=random.choice([2, 3, 8]), min_bytes=random.choice([1, 200]), max_age=random.choice([3, 10])
+            ),
+        )
+        self.bucket, self.stored = Bucket(), StoredLog(self.program.topics)
+        self._stores_chunks = random.random() < 0.5
+        self.monitor = Monitor(self.bucket, self.stored, scheduler)
+        self.network = Network(self)
+        self._clocks = {host: HostClock(scheduler) for host in self.hosts}
+        self._states = {host: HostState() for host in self.hosts}
+        self._fed = self._is_calm = False
+        self.instances = [Instance(self, number) for number in range(instances)]
+        nature = scheduler.process("nature")
+        nature.start("input", lambda: self._feed(nature))
+        nature.start("chaos", lambda: self._disturb(nature))
+
+    # ---------------------------------------------------------------------------------------- what processes get of it
+    def storage(self, process: Process) -> Any:
+        return self.bucket.storage(process, self.faults)
+
+    def log(self, process: Process) -> Any:
+        return self.stored.connect(process, self.faults, stores_chunks=self._stores_chunks)
+
+    def state_of(self, host: str) -> HostState:
+        return self._states[host]
+
+    def clock_of(self, host: str) -> HostClock:
+        return self._clocks[host]
+
+    def has_exited(self, holder: LeaseHolder, observer: LeaseHolder) -> bool:
+        return holder.machine == observer.machine and self.scheduler.processes[holder.process].is_dead
+
+    def at_step(self, process: Process) -> Callable[[str], None]:
+        def at_step(moment: str) -> None:
+            process.check()
+            self.scheduler.note(f"{process} {moment}")
+            if self.faults.happens("kill at a step"):
+                self.scheduler.note(f"{process} is killed {moment}")
+                process.exit()
+
+        return at_step
+
+    def job_for(self, job: Job, process: Process) -> Job:
+        return replace(job, at_step=self.at_step(process))
+
+    def examine(self, error: StreamsError, coordinator: Coordinator | None) -> None:
+        """An instance has stopped with an error. What says that data is lost must not come while nothing is lost."""
+        is_loss = isinstance(error, CheckpointCorruptedError | CheckpointMismatchError | StateCorruptedError)
+        is_owner = coordinator is None or coordinator._builder.epoch >= self.monitor.last_epoch
+        if (is_loss and is_owner) or not isinstance(error, StreamsError):
+            self.scheduler.failures.append(error)
+
+    # ------------------------------------------------------------------------------------------------- what happens
+    def _feed(self, nature: Process) -> None:
+        random = self.scheduler.random
+        pace = random.choice([0.0, 0.3, 0.8]) * CHAOS / len(self.program.feed)  # all at once, or most of the time
+        for at, row in self.program.feed:
+            nature.sleep(random.uniform(0.0, 2.0) * pace)
+            self.stored.rows[at].append(row)
+        self._fed = True
+
+    def _disturb(self, nature: Process) -> None:
+        random = self.scheduler.random
+        pace = random.choice([1.0, 5.0, 20.0])
+        while self.scheduler.now < CHAOS and not self.faults.are_over:
+            nature.sleep(random.expovariate(1 / pace))
+            random.choice([self._kill_driver, self._kill_slot, self._pause, self._move_clock, self._stop_machine])()
+        nature.sleep(max(0.0, CHAOS - self.scheduler.now))
+        self.faults.most = 0
+        self._is_calm = True
+        self.scheduler.note("faults are over")
+
+    def _alive(self, kind: str) -> list[Process]:
+        return [some for some in self.scheduler.processes if not some.is_dead and some.name.startswith(kind)]
+
+    def _kill(self, processes: list[Process], kind: str) -> None:
+        if processes and self.faults.happens(kind, 1.0):
+            process = self.scheduler.random.choice(processes)
+            self.scheduler.note(f"{process} is killed")
+            self.scheduler.after(0.0, process.kill)
+
+    def _kill_driver(self) -> None:
+        self._kill(self._alive("driver"), "kill a driver")
+
+    def _kill_slot(self) -> None:
+        self._kill(self._alive("slot"), "kill a slot")
+
+    def _pause(self) -> None:
+        alive = [*self._alive("driver"), *self._alive("slot")]
+        if alive and self.faults.happens("pause a process", 1.0):
+            process = self.scheduler.random.choice(alive)
+            process.paused_until = self.scheduler.now + self.scheduler.random.choice([0.5, 5.0, 20.0, 40.0])
+            self.scheduler.note(f"{process} is paused until {process.paused_until:.3f}")
+
+    def _move_clock(self) -> None:
+        if self.faults.happens("move a clock", 1.0):
+            host = self.scheduler.random.choice(self.hosts)
+            by = self.scheduler.random.choice([-100_000, -10_000, -500, 500, 10_000, 100_000])
+            self._clocks[host].offset += by
+            self.scheduler.note(f"the clock of {host} moves by {by} ms")
+
+    def _stop_machine(self) -> None:
+        if self.faults.happens("stop the machine", 0.3):
+            host = self.scheduler.random.choice(self.hosts)
+            self.scheduler.note(f"{host} stops")
+            for process in [*self._alive("driver"), *self._alive("slot")]:
+                if process.host == host:
+                    self.scheduler.after(0.0, process.kill)
+            if self.scheduler.random.random() < 0.5:
+                self.scheduler.after(0.0, self._states[host].copies.clear)
+
+    # ---------------------------------------------------------------------------------------------------------- its end
+    def run(self) -> Outcome:
+        self.scheduler.run(self._is_settled, most_events=MOST_EVENTS, until=MOST_SECONDS)
+        self.monitor.check_end()
+        self.program.compare(self.stored)
+        return Outcome(
+            self.scheduler.digest,
+            self.scheduler.events,
+            self.scheduler.now,
+            self.monitor.last_number + 1,
+            self.input.size,
+            self.monitor.last_epoch,
+            dict(self.faults.happened),
+            self.scheduler.trace,
+        )
+
+    def _is_settled(self) -> bool:
+        return self._fed and self._is_calm and self.monitor.has_settled(self.program.sources, APPLICATION)
+
+
+@contextmanager
+def seeded_ids(seed: int) -> Generator[None]:
+    """Attempts, checkpoints and producers get ids that a seed decides."""
+    random, before = Random(seed), secrets.token_hex  # noqa: S311 - it must repeat
+    secrets.token_hex = lambda nbytes=None: f"{random.getrandbits(8 * (nbytes or 32)):0{2 * (nbytes or 32)}x}"
+    try:
+        yield
+    finally:
+        secrets.token_hex = before
+
+
+def choose_program(seed: int, limits: Limits, tags: Random) -> tuple[Input, Program]:
+    """Draws inputs until one is fit, and makes that smaller as the limits say."""
+    random = Random(seed)  # noqa: S311 - it must repeat
+    while True:
+        chosen = random_input(random)
+        with suppress(UnfitError):
+            program = plan_program(chosen, tags)
+            if program.feed:
+                break
+    if limits.records is None and not limits.statements:
+        return chosen, program
+    for statement in limits.statements:
+        chosen = chosen.leave_out(statement)
+    chosen = chosen.shorten(chosen.size if limits.records is None else limits.records)
+    return chosen, plan_program(chosen, tags)
+
+
+def simulate(seed: int, limits: Limits | None = None, *, keep_trace: bool = False) -> Outcome:
+    """Runs a seed. Raises what it finds."""
+    with seeded_ids(seed):
+        return World(seed, limits or Limits(), keep_trace=keep_trace).run()
