@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-import tempfile
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ from headrace.checkpoint.ledger import manifest_numbers, read_ledger
 from headrace.checkpoint.storage import open_storage
 from headrace.clients.consumer import Consumer
 from headrace.clients.producer import Producer
+from headrace.directories import temporary_directory
 from headrace.errors import StreamsError, UnsafePathError
 from headrace.log.open import open_log
 from tests.other_users import PRIVATE, modes
@@ -76,6 +77,16 @@ def test_words_are_counted_over_all_partitions_and_the_store_can_be_read(address
     assert dict(counted(address)) == WORDS
 
 
+def left_by_this_process() -> list[Path]:
+    """The temporary folders of queries and sockets of this process; other processes come and go meanwhile."""
+    query = f"query-{os.getpid()}-"
+    found = list(temporary_directory().glob(f"{query}*"))
+    for job in temporary_directory().glob("slots-*/job"):
+        with suppress(FileNotFoundError):
+            found += [job.parent] if query in job.read_text() else []
+    return found
+
+
 @pytest.mark.parametrize("trigger", ["real-time", "micro-batch"])
 def test_state_is_for_its_owner_alone_and_a_directory_that_is_open_to_all_is_refused(
     address: str, tmp_path: Path, trigger: str
@@ -93,6 +104,7 @@ def test_state_is_for_its_owner_alone_and_a_directory_that_is_open_to_all_is_ref
     state.chmod(0o755)
     (state / "wordcount").rmdir()
     application(address, tmp_path, trigger=trigger).run_available()  # the one that was refused has let go of everything
+    assert left_by_this_process() == []
     assert modes(state / "wordcount") == modes(tmp_path / "checkpoint") == PRIVATE
     assert dict(counted(address)) == WORDS
 
@@ -114,8 +126,10 @@ def test_spark_writes_down_no_more_than_the_first_of_many_batches(address: str, 
         for line in LINES:  # at least one batch each
             produce(address, [line])
             app.drain(timeout=60_000)
-        own = Path(tempfile.gettempdir()).glob(f"headrace-query-{os.getpid()}-*/spark")
+        assert {folder.name.partition("-")[0] for folder in left_by_this_process()} == {"query", "slots"}
+        own = temporary_directory().glob(f"query-{os.getpid()}-*/spark")
         assert [len(list(folder.glob("offsets/[0-9]*"))) for folder in own] == [1]
+    assert left_by_this_process() == []
     assert dict(counted(address)) == WORDS
 
 

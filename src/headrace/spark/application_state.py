@@ -20,6 +20,7 @@ from enum import StrEnum
 from pathlib import Path
 from types import FrameType
 
+from headrace.directories import temporary_directory
 from headrace.errors import StreamsError
 
 
@@ -105,13 +106,14 @@ def is_alive(process: int) -> bool:
     return True
 
 
-_NAME = re.compile(r"headrace-query-(\d+)-\w+")
+_NAME = re.compile(r"query-(\d+)-\w+")
 
 
 def make_query_folder() -> Path:
-    """Makes a new folder for a query, and removes the folders that killed processes have left."""
-    for folder in Path(tempfile.gettempdir()).glob("headrace-query-*"):
+    """Makes a new folder for a query, and removes the folders that killed processes of this user have left."""
+    own = temporary_directory()
+    for folder in own.glob("query-*"):
         found = _NAME.fullmatch(folder.name)
         if found and not is_alive(int(found[1])):
             shutil.rmtree(folder, ignore_errors=True)
-    return Path(tempfile.mkdtemp(prefix=f"headrace-query-{os.getpid()}-"))
+    return Path(tempfile.mkdtemp(prefix=f"query-{os.getpid()}-", dir=own))

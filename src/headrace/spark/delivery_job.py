@@ -103,7 +103,7 @@ def share_function(
 def deliver_share(job: str, share: int, order: bytes) -> list[Message]:
     """Delivers a share in its slot process."""
     if job not in PROCESSES:
-        PROCESSES[job] = SlotProcesses(f"{job} shares", find_file(job).exists, lambda: make_handler(job))
+        PROCESSES[job] = SlotProcesses(job, find_file(job), lambda: make_handler(job), kind="share")
     return PROCESSES[job].ask(share, order, [])
 
 

@@ -4,12 +4,16 @@
 `Application` makes a `Setup` of its arguments and settings. A run makes a `Job` of that, and every process that runs
 tasks loads it once and keeps it: `ship_job` writes it to a file, `pickle_job` makes it bytes. Such a process returns an
 error with `encode_failure`, and the driver raises it with `decode_failure`.
+
+Loading a pickle runs code that is in it. So a process loads only what its driver or a slot has sent over an
+authenticated connection, or what has the digest that Spark has brought to it (`load_job`).
 """
 
 from __future__ import annotations
 
 import os
 import re
+import secrets
 import shutil
 import sys
 import sysconfig
@@ -19,6 +23,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from functools import cached_property
+from hashlib import sha256
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -32,7 +37,7 @@ from headrace.checkpoint.manifest import Changelog
 from headrace.checkpoint.steps import AtStep, ignore_step
 from headrace.config import Config, parsing
 from headrace.config.settings import name_once
-from headrace.directories import state_directory
+from headrace.directories import state_directory, write_file
 from headrace.errors import ConfigError, StreamsError
 from headrace.hints import guess, snake_case
 from headrace.model.ids import TaskId
@@ -241,11 +246,19 @@ class Job:
         return any(isinstance(node, Process | TableTransformValues) for node in self.graph.nodes.values())
 
 
-def ship_job(spark: SparkSession, job: Job, path: Path) -> None:
-    """Writes a job to a file, and copies the file to every host of the session. `find_file` finds it there."""
-    path.write_bytes(pickle_job(spark.sparkContext, job))
+def ship_job(spark: SparkSession, job: Job, folder: Path) -> str:
+    """Writes a job to a new file, and copies the file to every host of the session. Returns the path for `load_job`."""
+    path = write_job(pickle_job(spark.sparkContext, job), folder)
     if not is_local(spark.sparkContext):
-        spark.sparkContext.addFile(str(path))
+        spark.sparkContext.addFile(path)
+    return path
+
+
+def write_job(pickled: bytes, folder: Path) -> str:
+    """Writes a pickled job to a new file. Its path ends with the digest of the content, and Spark brings the path."""
+    path = folder / f"job-{secrets.token_hex(8)}-{sha256(pickled).hexdigest()}"
+    write_file(path, pickled)
+    return str(path)
 
 
 def pickle_job(context: SparkContext, job: Job) -> bytes:
@@ -261,7 +274,15 @@ def pickle_job(context: SparkContext, job: Job) -> bytes:
 
 
 def load_job(path: str) -> Job:
-    return cloudpickle.loads(find_file(path).read_bytes())
+    """Loads the job that `ship_job` wrote. A file with other content is not loaded."""
+    file = find_file(path)
+    pickled = file.read_bytes()
+    if sha256(pickled).hexdigest() != path.rpartition("-")[2]:
+        raise StreamsError(
+            f"{file} is not the file that the driver has written, and is not loaded: another process has changed it. "
+            "Look who can write there, and start the application again"
+        )
+    return cloudpickle.loads(pickled)
 
 
 def find_file(path: str) -> Path:

@@ -9,7 +9,6 @@ Spark's own checkpoint is a temporary folder: the manifests say where an applica
 
 from __future__ import annotations
 
-import secrets
 import shutil
 import threading
 import time
@@ -29,6 +28,7 @@ from headrace.spark.data_source import Source, level_function
 from headrace.spark.delivery_job import SharedDelivery, collect_messages, deliver_by_job
 from headrace.spark.job import Job, ship_job
 from headrace.spark.session import DISPOSABLE, own_session
+from headrace.spark.slot_process import socket_folder
 from headrace.spark.stats import ApplicationStats
 
 REMEMBERED = 120  # batches whose phases are kept
@@ -43,7 +43,7 @@ class MicroBatchQuery:
     ) -> None:
         self._coordinator, self._stats = coordinator, stats
         self._folder = make_query_folder()
-        self._control, job_path = self._folder / "control", self._folder / f"job-{secrets.token_hex(8)}"
+        self._control = self._folder / "control"
         self._changed, self._failed = threading.Condition(), None
         self._paused, self._stopping, self._wanted = paused, False, False
         self._shares_time = job.config.stream_time_scope == "application"
@@ -53,15 +53,16 @@ class MicroBatchQuery:
         self._ended: dict[int, float] = {}  # when batches were committed that are not delivered yet
         self._write_control(refresh=True)
         session = own_session(spark)
-        ship_job(session, job, job_path)
-        self.shares = SharedDelivery(job, lambda: job.slots, deliver_by_job(session, str(job_path)))
+        self._job_path = ship_job(session, job, self._folder)
+        self.shares = SharedDelivery(job, lambda: job.slots, deliver_by_job(session, self._job_path))
         session.dataSource.register(Source)
-        frame = session.readStream.format("headrace").options(job=str(job_path), control=str(self._control)).load()
+        frame = session.readStream.format("headrace").options(job=self._job_path, control=str(self._control)).load()
         for level in range(1, len(job.plan.levels)):
-            tasks = level_function(str(job_path), level)
+            tasks = level_function(self._job_path, level)
             frame = frame.repartitionById(job.slots, frame["slot"]).mapInArrow(tasks, wire_format.SCHEMA)
         writer = frame.writeStream.foreachBatch(self._commit).queryName(f"headrace {job.application}")
-        self._query = writer.options(checkpointLocation=str(self._folder / "spark"), **DISPOSABLE).start()
+        # With `file:`, because the default file system of a cluster may be one that other users and hosts share.
+        self._query = writer.options(checkpointLocation=f"file:{self._folder}/spark", **DISPOSABLE).start()
 
     # ------------------------------------------------------------------------------------------------- batches
     def _write_control(self, *, refresh: bool) -> None:
@@ -167,8 +168,9 @@ class MicroBatchQuery:
         return not is_busy
 
     def clear(self) -> None:
-        """Removes the folder. The slot processes end when the file of their job is gone."""
+        """Removes the folder and the sockets. The slot processes end when the file of their job is gone."""
         shutil.rmtree(self._folder, ignore_errors=True)
+        shutil.rmtree(socket_folder(self._job_path), ignore_errors=True)
 
     def _busy(self) -> bool:
         """True during a batch, and while the query starts: stopping it then makes Spark log errors."""

@@ -7,6 +7,15 @@ its host, over a Unix socket, and returns the answer. The worker that first need
 A slot process must not outlive the application. It belongs to the process group of Spark's worker daemon, which ends
 it, and it ends itself when the daemon or the file of the job is gone.
 
+The sockets of a job are in a folder of its own in a directory that only this user can enter, and both ends check that
+the other one runs as this user. Only MessagePack passes through them. The folder is removed with the job; folders of
+jobs whose processes were all killed are removed when the next job begins.
+
+    TMPDIR/headrace-UID/slots-HASH/
+      job          the path of the job's file on this host
+      slot-0       the socket of the process of slot 0
+      slot-0.lock  locked by a worker that starts this process
+
     request  | length u64 | MessagePack: [orders, rows, ...] |
     answer   | length u64 | MessagePack: [[slot, message], ...], or the traceback of an error |
 """
@@ -17,11 +26,11 @@ import fcntl
 import gc
 import hashlib
 import os
+import shutil
 import signal
 import socket
 import struct
 import sys
-import tempfile
 import threading
 import traceback
 from collections.abc import Callable, Sequence
@@ -31,6 +40,7 @@ from typing import Any
 
 import msgspec
 
+from headrace.directories import create_directory, open_file, temporary_directory, write_file
 from headrace.errors import StreamsError
 from headrace.spark.application_state import is_alive
 
@@ -38,7 +48,9 @@ Message = tuple[int, bytes]  # the slot that receives it, and its bytes
 Handler = Callable[[bytes, Sequence[bytes]], list[Message]]  # called with orders and rows
 
 _LENGTH = struct.Struct(">Q")
+_CREDENTIALS = struct.Struct("iII")  # process, user and group: Linux' struct ucred
 _ATTEMPTS = 3
+_LONGEST_PATH = 103  # bytes of a socket's path on macOS; 107 on Linux
 _request = msgspec.msgpack.Decoder(list[bytes])
 _answer = msgspec.msgpack.Decoder(list[Message] | str)
 
@@ -46,11 +58,12 @@ _answer = msgspec.msgpack.Decoder(list[Message] | str)
 class SlotProcesses:
     """The slot processes of a job on this host.
 
-    A new process calls `handler` once, to make the function that handles its requests, and ends when `wanted` is False.
+    A new process calls `handler` once, to make the function that handles its requests, and ends when `file`, which has
+    the job, is gone. `kind` is the kind of their work: a job may have processes of several kinds for each slot.
     """
 
-    def __init__(self, job: str, wanted: Callable[[], bool], handler: Callable[[], Handler]) -> None:
-        self._job, self._wanted, self._handler = job, wanted, handler
+    def __init__(self, job: str, file: Path, handler: Callable[[], Handler], *, kind: str = "slot") -> None:
+        self._job, self._file, self._handler, self._kind = job, file, handler, kind
         self.requests = 0
 
     def ask(self, slot: int, orders: bytes, rows: Sequence[bytes]) -> list[Message]:
@@ -73,10 +86,15 @@ class SlotProcesses:
         )
 
     def _connection(self, slot: int) -> socket.socket:
-        path = _socket_folder() / f"{hashlib.sha256(self._job.encode()).hexdigest()[:16]}-{slot}"
+        folder = socket_folder(self._job)
+        path = folder / f"{self._kind}-{slot}"
+        if len(os.fsencode(path)) > _LONGEST_PATH:
+            raise StreamsError(f"{path} is too long for a socket: set TMPDIR to a directory with a shorter path")
         with suppress(ConnectionError, FileNotFoundError):
             return _connect(path)
-        with path.with_suffix(".lock").open("w") as lock:  # two workers may run attempts at a slot at the same time
+        self._prepare_folder(folder)
+        # Two workers may run attempts at a slot at the same time.
+        with os.fdopen(open_file(path.with_suffix(".lock"), os.O_RDWR | os.O_CREAT), "r+b") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             with suppress(ConnectionError, FileNotFoundError):
                 return _connect(path)
@@ -84,10 +102,20 @@ class SlotProcesses:
             with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
                 listener.bind(str(path))
                 listener.listen()
-                self._fork_process(listener)
+                self._fork_process(listener, folder)
             return _connect(path)
 
-    def _fork_process(self, listener: socket.socket) -> None:
+    def _prepare_folder(self, folder: Path) -> None:
+        """Creates the folder of the sockets, and removes those of jobs that are gone."""
+        for other in folder.parent.glob("slots-*"):
+            with suppress(OSError):
+                if not Path((other / "job").read_text()).exists():
+                    shutil.rmtree(other)
+        create_directory(folder)
+        with suppress(FileExistsError):
+            write_file(folder / "job", str(self._file).encode())
+
+    def _fork_process(self, listener: socket.socket, folder: Path) -> None:
         """Forks a slot process, twice: the process in between ends at once, so that the worker has no child to reap."""
         daemon = os.getppid()
         child = os.fork()
@@ -98,19 +126,16 @@ class SlotProcesses:
             os._exit(0)
         try:
             _close_files_except(listener.fileno())
-            _watch(lambda: self._wanted() and is_alive(daemon))
+            _watch(self._file, daemon, folder)
             _serve(listener, self._handler)
         except BaseException:  # noqa: BLE001 - the code of the forked worker must not continue here
             traceback.print_exc()
         os._exit(1)
 
 
-def _socket_folder() -> Path:
-    folder = Path(tempfile.gettempdir()) / f"headrace-{os.getuid()}"
-    folder.mkdir(mode=0o700, exist_ok=True)
-    if folder.stat().st_uid != os.getuid():
-        raise StreamsError(f"{folder} belongs to another user: set TMPDIR to a directory of your own")
-    return folder
+def socket_folder(job: str) -> Path:
+    """Returns where the sockets of a job are on this host. Socket paths are short: the path of the job is hashed."""
+    return temporary_directory() / f"slots-{hashlib.sha256(job.encode()).hexdigest()[:16]}"
 
 
 def _connect(path: Path) -> socket.socket:
@@ -120,7 +145,27 @@ def _connect(path: Path) -> socket.socket:
     except OSError:
         connection.close()
         raise
+    if not is_same_user(connection):
+        connection.close()
+        raise StreamsError(f"the process that listens at {path} runs as another user: remove {path}")
     return connection
+
+
+def is_same_user(connection: socket.socket) -> bool:
+    """True if the process at the other end runs as this user.
+
+    Where the system does not tell (it is not Linux), the directory of the socket has to keep other users out.
+
+    >>> ours, theirs = socket.socketpair()
+    >>> with ours, theirs:
+    ...     is_same_user(ours)
+    True
+    """
+    if not hasattr(socket, "SO_PEERCRED"):
+        return True
+    size = _CREDENTIALS.size
+    _, user, _ = _CREDENTIALS.unpack(connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, size))
+    return user == os.geteuid()
 
 
 # ----------------------------------------------------------------------------------------------- in the slot process
@@ -133,13 +178,15 @@ def _close_files_except(listener: int) -> None:
     os.closerange(listener + 1, os.sysconf("SC_OPEN_MAX"))
 
 
-def _watch(wanted: Callable[[], bool]) -> None:
-    """Ends the process when `wanted` returns False, even in the middle of a task."""
+def _watch(file: Path, daemon: int, folder: Path) -> None:
+    """Ends the process when the file of the job or the daemon is gone, even in the middle of a task."""
 
     def look() -> None:
         never = threading.Event()
-        while wanted():
+        while file.exists() and is_alive(daemon):
             never.wait(1)
+        if not file.exists():
+            shutil.rmtree(folder, ignore_errors=True)
         os._exit(0)
 
     threading.Thread(target=look, name="headrace slot process watch", daemon=True).start()
@@ -150,6 +197,8 @@ def _serve(listener: socket.socket, make: Callable[[], Handler]) -> None:
     while True:
         connection, _ = listener.accept()
         with connection, suppress(ConnectionError, EOFError):  # the worker was killed
+            if not is_same_user(connection):
+                continue
             orders, *rows = _request.decode(_receive(connection))
             try:
                 if handle is None:

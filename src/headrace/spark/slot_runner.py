@@ -50,8 +50,7 @@ WARM = 3  # requests after which a worker has imported all modules; some are imp
 def run_slot(job: str, slot: int, orders: bytes, rows: Sequence[bytes]) -> list[Message]:
     """Runs orders in the process of a slot. `job` is the path of the file that `ship_job` wrote."""
     if job not in PROCESSES:
-        path = find_file(job)
-        PROCESSES[job] = SlotProcesses(job, path.exists, lambda: make_handler(job))
+        PROCESSES[job] = SlotProcesses(job, find_file(job), lambda: make_handler(job))
     processes = PROCESSES[job]
     if processes.requests < WARM:
         gc.collect()
