@@ -163,7 +163,7 @@ class Compiler:
             case n.TableMapValues():
                 return table.derived(node, table.mapped(node), env, emit)
             case n.TableTransformValues():
-                return table.transform_values(node, self.transformer(node), env, emit)
+                return table.derived(node, self.transformer(node), env, emit)
             case n.TableToStream():
                 return table.to_stream(emit)
             case n.TableRekey():

@@ -131,10 +131,7 @@ _KINDS = {
     Failed: b"F",
 }  # fmt: skip
 _orders, _rows = msgspec.msgpack.Decoder(Orders), msgspec.msgpack.Decoder(Rows)
-_batch, _failed = msgspec.msgpack.Decoder(Batch), msgspec.msgpack.Decoder(Failed)
-_commit_request = msgspec.msgpack.Decoder(CommitRequest)
-_tally = msgspec.msgpack.Decoder(Tally)
-_share_order, _share_done = msgspec.msgpack.Decoder(ShareOrder), msgspec.msgpack.Decoder(ShareDone)
+_DECODERS = {kind: msgspec.msgpack.Decoder(message).decode for message, kind in _KINDS.items()}
 RECEIPT = b"C"
 
 Message = Orders | Rows | Tally | Batch | CommitRequest | ShareOrder | ShareDone | Failed
@@ -144,32 +141,14 @@ def encode(message: Message) -> bytes:
     return _KINDS[type(message)] + _encode(message)
 
 
-def decode(raw: bytes) -> Message | bytes:  # noqa: PLR0911 - one match over the kinds of messages
+def decode(raw: bytes) -> Message | bytes:
     """Decodes a message. A receipt stays bytes, without its kind.
 
     >>> decode(encode(Batch(7, 0)))
     Batch(number=7, clock=0)
     """
-    kind, rest = raw[:1], memoryview(raw)[1:]
-    match kind:
-        case b"O":
-            return _orders.decode(rest)
-        case b"R":
-            return _rows.decode(rest)
-        case b"T":
-            return _tally.decode(rest)
-        case b"B":
-            return _batch.decode(rest)
-        case b"Q":
-            return _commit_request.decode(rest)
-        case b"S":
-            return _share_order.decode(rest)
-        case b"L":
-            return _share_done.decode(rest)
-        case b"F":
-            return _failed.decode(rest)
-        case _:
-            return bytes(rest)
+    decode_kind, rest = _DECODERS.get(raw[:1]), memoryview(raw)[1:]
+    return bytes(rest) if decode_kind is None else decode_kind(rest)
 
 
 def decode_orders(raw: bytes) -> Orders:

@@ -79,30 +79,22 @@ def plain(serde: Serde) -> Codec:
 
 
 # | timestamp i64 | value |
-def timestamped(serde: Serde) -> Codec:
-    """The codec of `ValueAndTimestamp`."""
+def timestamped(serde: Serde, make: Callable[[Any, int], tuple[Any, ...]] = ValueAndTimestamp) -> Codec:
+    """The codec of `ValueAndTimestamp`, or of another tuple that begins with a value and its timestamp."""
     to_bytes, from_bytes = serde.encode, serde.decode
 
-    def encode(pair: ValueAndTimestamp) -> bytes:
+    def encode(pair: tuple[Any, ...]) -> bytes:
         return NUMBER.pack(pair[1]) + to_bytes(pair[0])
 
-    def decode(raw: bytes) -> ValueAndTimestamp:
-        return ValueAndTimestamp(from_bytes(raw[8:]), NUMBER.unpack_from(raw)[0])
+    def decode(raw: bytes) -> tuple[Any, ...]:
+        return make(from_bytes(raw[8:]), NUMBER.unpack_from(raw)[0])
 
     return Codec(encode, decode, serde.immutable)
 
 
 def latest(serde: Serde) -> Codec:
     """The codec of the latest `VersionedRecord` of a key: it has no end, so it is laid out as a timestamped value."""
-    to_bytes, from_bytes = serde.encode, serde.decode
-
-    def encode(record: VersionedRecord) -> bytes:
-        return NUMBER.pack(record.timestamp) + to_bytes(record.value)
-
-    def decode(raw: bytes) -> VersionedRecord:
-        return VersionedRecord(from_bytes(raw[8:]), NUMBER.unpack_from(raw)[0])
-
-    return Codec(encode, decode, serde.immutable)
+    return timestamped(serde, VersionedRecord)
 
 
 # | valid to i64 | 1 | value |, or | valid to i64 | 0 | where the key was deleted at that time

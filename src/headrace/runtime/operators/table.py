@@ -54,7 +54,9 @@ def to_stream(emit: Emit) -> Emit:
     return run
 
 
-def derived(node: TableFilter | TableMapValues, value_of: Callable[[Any, Any], Any], env: Env, emit: Emit) -> Emit:
+def derived(
+    node: TableFilter | TableMapValues | TableTransformValues, value_of: Callable[[Any, Any], Any], env: Env, emit: Emit
+) -> Emit:
     """A table that computes its values from its parent's; with `send_old` it also forwards the old values."""
     send_old = node.send_old
     # Forwards nothing if both values are absent; versioned tables do, because their readers want every version.
@@ -93,29 +95,6 @@ def filtered(node: TableFilter) -> Callable[[Any, Any], Any]:
 def mapped(node: TableMapValues) -> Callable[[Any, Any], Any]:
     change = node.change
     return lambda key, value: None if value is None else change(key, value)
-
-
-def transform_values(node: TableTransformValues, transform: Callable[[Any, Any], Any], env: Env, emit: Emit) -> Emit:
-    send_old = node.send_old
-    if node.store is None:
-
-        def compute(key: Any, value: Change, timestamp: int, headers: Headers) -> None:
-            new = transform(key, value[0])
-            emit(key, (new, transform(key, value[1]) if send_old else None, value[2]), timestamp, headers)
-
-        return compute
-    place_of, get, put = keyed(env.store(node.store))
-    forward = forwarder(node.store, env, emit, send_old=send_old)
-
-    def run(key: Any, value: Change, timestamp: int, headers: Headers) -> None:
-        new = transform(key, value[0])
-        place = place_of(key)
-        before = get(place) if send_old else None
-        latest = put(place, new, timestamp)
-        if latest is not None:
-            forward(place, key, new, before and before[0], timestamp, timestamp, headers, latest)
-
-    return run
 
 
 def rekey(node: TableRekey, emit: Emit) -> Emit:
