@@ -15,8 +15,6 @@ from uuid import UUID as Uuid  # noqa: N811 - UUID is the serde here
 from headrace.errors import ConfigError
 from headrace.serde.protocol import Serde
 
-_SHORT, _INTEGER, _LONG = struct.Struct(">h"), struct.Struct(">i"), struct.Struct(">q")
-_FLOAT, _DOUBLE = struct.Struct(">f"), struct.Struct(">d")
 _ENCODED_SURROGATE = re.compile(rb"\xed[\xa0-\xbf][\x80-\xbf]?")
 _HEX_GROUPS = re.compile("-".join(["([0-9a-fA-F]+)"] * 5))
 _HEX_DIGITS = (8, 4, 4, 4, 12)
@@ -60,82 +58,52 @@ def encode_bytes(value: Any) -> bytes:
     raise _wrong_type("BYTES", "bytes", value)
 
 
-def encode_long(value: int) -> bytes:
-    r"""Eight bytes, big-endian.
+def _integers(name: str, layout: str) -> Serde[int]:
+    r"""The serde of big-endian integers of a fixed length.
 
-    >>> encode_long(1)
-    b'\x00\x00\x00\x00\x00\x00\x00\x01'
+    >>> INTEGER.encode(1), INTEGER.decode(b"\xff\xff\xff\xff")
+    (b'\x00\x00\x00\x01', -1)
     """
-    try:
-        return _LONG.pack(value) if type(value) is int else _LONG.pack(_integer("LONG", value))
-    except struct.error:
-        raise _out_of_range("LONG", value, 64) from None
+    number = struct.Struct(layout)
+    pack, unpack = number.pack, number.unpack
+
+    def encode(value: int) -> bytes:
+        try:
+            return pack(value) if type(value) is int else pack(_integer(name, value))
+        except struct.error:
+            raise _out_of_range(name, value, 8 * number.size) from None
+
+    def decode(raw: bytes) -> int:
+        try:
+            return unpack(raw)[0]
+        except struct.error:
+            raise _wrong_length(name, number.size, raw) from None
+
+    return Serde(name, encode, decode, immutable=True, recipe=(_integers, (name, layout)))
 
 
-def decode_long(raw: bytes) -> int:
-    try:
-        return _LONG.unpack(raw)[0]
-    except struct.error:
-        raise _wrong_length("LONG", 8, raw) from None
+def _floats(name: str, layout: str) -> Serde[float]:
+    """The serde of big-endian IEEE 754 numbers. Four bytes lose digits. An int comes back as a float.
 
+    >>> DOUBLE.decode(DOUBLE.encode(1)), FLOAT.decode(FLOAT.encode(0.1))
+    (1.0, 0.10000000149011612)
+    """
+    number = struct.Struct(layout)
+    pack, unpack = number.pack, number.unpack
 
-def encode_integer(value: int) -> bytes:
-    """Four bytes, big-endian."""
-    try:
-        return _INTEGER.pack(value) if type(value) is int else _INTEGER.pack(_integer("INTEGER", value))
-    except struct.error:
-        raise _out_of_range("INTEGER", value, 32) from None
+    def encode(value: float) -> bytes:
+        try:
+            return pack(value) if type(value) is float else pack(_real(name, value))
+        except OverflowError:  # of four bytes
+            raise ValueError(f"{name} holds values up to 3.4e38, not {value!r}: use DOUBLE") from None
 
+    def decode(raw: bytes) -> float:
+        try:
+            return unpack(raw)[0]
+        except struct.error:
+            raise _wrong_length(name, number.size, raw) from None
 
-def decode_integer(raw: bytes) -> int:
-    try:
-        return _INTEGER.unpack(raw)[0]
-    except struct.error:
-        raise _wrong_length("INTEGER", 4, raw) from None
-
-
-def encode_short(value: int) -> bytes:
-    """Two bytes, big-endian."""
-    try:
-        return _SHORT.pack(value) if type(value) is int else _SHORT.pack(_integer("SHORT", value))
-    except struct.error:
-        raise _out_of_range("SHORT", value, 16) from None
-
-
-def decode_short(raw: bytes) -> int:
-    try:
-        return _SHORT.unpack(raw)[0]
-    except struct.error:
-        raise _wrong_length("SHORT", 2, raw) from None
-
-
-def encode_double(value: float) -> bytes:
-    """IEEE 754, eight bytes, big-endian; an int is welcome and comes back as a float."""
-    if type(value) is float:
-        return _DOUBLE.pack(value)
-    return _DOUBLE.pack(_real("DOUBLE", value))
-
-
-def decode_double(raw: bytes) -> float:
-    try:
-        return _DOUBLE.unpack(raw)[0]
-    except struct.error:
-        raise _wrong_length("DOUBLE", 8, raw) from None
-
-
-def encode_float(value: float) -> bytes:
-    """IEEE 754, four bytes, big-endian: a Python float loses digits."""
-    try:
-        return _FLOAT.pack(value) if type(value) is float else _FLOAT.pack(_real("FLOAT", value))
-    except OverflowError:
-        raise ValueError(f"FLOAT holds values up to 3.4e38, not {value!r}: use DOUBLE") from None
-
-
-def decode_float(raw: bytes) -> float:
-    try:
-        return _FLOAT.unpack(raw)[0]
-    except struct.error:
-        raise _wrong_length("FLOAT", 4, raw) from None
+    return Serde(name, encode, decode, immutable=True, recipe=(_floats, (name, layout)))
 
 
 def encode_boolean(value: Any) -> bytes:
@@ -215,11 +183,11 @@ def _shown(raw: bytes) -> str:
 
 STRING: Serde[str] = Serde("STRING", encode_string, decode_string, immutable=True, total=True)
 BYTES: Serde[bytes] = Serde("BYTES", encode_bytes, bytes, immutable=True, total=True)
-LONG: Serde[int] = Serde("LONG", encode_long, decode_long, immutable=True)
-INTEGER: Serde[int] = Serde("INTEGER", encode_integer, decode_integer, immutable=True)
-SHORT: Serde[int] = Serde("SHORT", encode_short, decode_short, immutable=True)
-DOUBLE: Serde[float] = Serde("DOUBLE", encode_double, decode_double, immutable=True)
-FLOAT: Serde[float] = Serde("FLOAT", encode_float, decode_float, immutable=True)
+LONG: Serde[int] = _integers("LONG", ">q")
+INTEGER: Serde[int] = _integers("INTEGER", ">i")
+SHORT: Serde[int] = _integers("SHORT", ">h")
+DOUBLE: Serde[float] = _floats("DOUBLE", ">d")
+FLOAT: Serde[float] = _floats("FLOAT", ">f")
 BOOLEAN: Serde[bool] = Serde("BOOLEAN", encode_boolean, decode_boolean, immutable=True)
 UUID: Serde[Uuid] = Serde("UUID", encode_uuid, decode_uuid, immutable=True)
 VOID: Serde[None] = Serde("VOID", refuse_void, refuse_void, immutable=True)
