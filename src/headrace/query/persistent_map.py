@@ -20,7 +20,20 @@ Chunk = tuple[list[bytes], list[bytes]]  # keys and values
 _key = itemgetter(0)
 
 
-class PersistentMap:
+class ReadOnlyEngine:
+    """The methods of a state engine that write, for an engine that can only be read."""
+
+    def commit(self, changes: Changes, version: Version) -> NoReturn:
+        raise InvalidStateStoreError(READ_ONLY)
+
+    def undo(self) -> NoReturn:
+        raise InvalidStateStoreError(READ_ONLY)
+
+    def close(self) -> None:
+        pass
+
+
+class PersistentMap(ReadOnlyEngine):
     """A state engine that can only be read; `after` returns a map with changes applied.
 
     >>> first = PersistentMap().after([(b"a", b"1")], Version(1, "x"))
@@ -84,15 +97,6 @@ class PersistentMap:
             copied, at = place + 1, end
         new += [chunk for chunk in old[copied:] if chunk[0]]
         return PersistentMap(new, version)
-
-    def commit(self, changes: Changes, version: Version) -> NoReturn:
-        raise InvalidStateStoreError(READ_ONLY)
-
-    def undo(self) -> NoReturn:
-        raise InvalidStateStoreError(READ_ONLY)
-
-    def close(self) -> None:
-        pass
 
 
 def _apply_changes(chunk: Chunk, changes: Changes) -> Chunk:

@@ -19,7 +19,7 @@ from collections.abc import Iterator, Mapping
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import BinaryIO, NoReturn, Protocol
+from typing import BinaryIO, Protocol
 
 from headrace.checkpoint.files import read_delta
 from headrace.checkpoint.ledger import Ledger, TaskHead
@@ -27,7 +27,7 @@ from headrace.checkpoint.restore import LmdbEngineProvider, restore
 from headrace.checkpoint.storage import Storage
 from headrace.errors import ConfigError, InvalidStateStoreError
 from headrace.model.ids import TaskId
-from headrace.query.persistent_map import READ_ONLY, PersistentMap
+from headrace.query.persistent_map import PersistentMap, ReadOnlyEngine
 from headrace.state.engine import Changes, Engine, Version
 from headrace.state.keys import successor
 from headrace.state.lmdb import LmdbEngine
@@ -217,7 +217,7 @@ class CountingEngine:
         return Counter(key[:PREFIX] for key, _ in self.inner.scan(b"", None))
 
 
-class DiskTaskReplica:
+class DiskTaskReplica(ReadOnlyEngine):
     """The state of one task at one version. A lock lets one thread at a time read a few entries."""
 
     def __init__(self, reader: LmdbEngine, counts: Mapping[bytes, int], lock: threading.Lock) -> None:
@@ -244,12 +244,3 @@ class DiskTaskReplica:
         if len(low) == PREFIX and high == successor(low):
             return self._counts.get(low, 0)
         return sum(1 for _ in self.scan(low, high))
-
-    def commit(self, changes: Changes, version: Version) -> NoReturn:
-        raise InvalidStateStoreError(READ_ONLY)
-
-    def undo(self) -> NoReturn:
-        raise InvalidStateStoreError(READ_ONLY)
-
-    def close(self) -> None:
-        pass

@@ -85,25 +85,17 @@ class Sessions:
 
     def find_sessions(self, key: Any, earliest_end: int, latest_start: int) -> Iterator[tuple[Windowed, Any]]:
         """The sessions of a key that end at `earliest_end` or later and start at `latest_start` or earlier, by end."""
-        if key is None:
-            refuse_null_key(self.name, "find_sessions")
-        return self._find(key, earliest_end, latest_start, reverse=False)
+        return self._find("find_sessions", key, earliest_end, latest_start)
 
     def backward_find_sessions(self, key: Any, earliest_end: int, latest_start: int) -> Iterator[tuple[Windowed, Any]]:
-        if key is None:
-            refuse_null_key(self.name, "backward_find_sessions")
-        return self._find(key, earliest_end, latest_start, reverse=True)
+        return self._find("backward_find_sessions", key, earliest_end, latest_start, reverse=True)
 
     def fetch(self, key: Any) -> Iterator[tuple[Windowed, Any]]:
         """All sessions of a key, by end."""
-        if key is None:
-            refuse_null_key(self.name, "fetch")
-        return self._find(key, 0, LAST, reverse=False)
+        return self._find("fetch", key, 0, LAST)
 
     def backward_fetch(self, key: Any) -> Iterator[tuple[Windowed, Any]]:
-        if key is None:
-            refuse_null_key(self.name, "backward_fetch")
-        return self._find(key, 0, LAST, reverse=True)
+        return self._find("backward_fetch", key, 0, LAST, reverse=True)
 
     def all(self) -> Iterator[tuple[Windowed, Any]]:
         """All sessions, by key, then end, then start."""
@@ -113,7 +105,11 @@ class Sessions:
         """The key of the session in the table."""
         return encode_session(self._encode(session.key), session.window.start, session.window.end)
 
-    def _find(self, key: Any, earliest_end: int, latest_start: int, *, reverse: bool) -> Iterator[tuple[Windowed, Any]]:
+    def _find(
+        self, method: str, key: Any, earliest_end: int, latest_start: int, *, reverse: bool = False
+    ) -> Iterator[tuple[Windowed, Any]]:
+        if key is None:
+            refuse_null_key(self.name, method)
         first = max(earliest_end, self._times.hidden + 1)
         if first > LAST:
             return iter(())
