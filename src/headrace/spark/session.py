@@ -273,17 +273,23 @@ def _count_cores() -> int:
 def find_slots(spark: SparkContext, free_cores: int) -> int:
     """Returns how many slots Spark has room for: one for each core, but for those that stay free for other jobs.
 
-    In a context that Headrace has made on one machine there are threads enough for other jobs.
+    In a context that Headrace has made on one machine there are threads enough for other jobs. With dynamic allocation
+    there is room in executors that Spark has not started yet: it starts them when it has jobs that wait.
     """
     context: Any = spark
-    made_for = context.getConf().get(SLOTS)
+    conf = context.getConf()
+    made_for = conf.get(SLOTS)
     if made_for is not None:
         return int(made_for)
     executors = context._jsc.sc().statusStore().executorList(True)  # noqa: SLF001
     found = [executors.apply(index) for index in range(executors.size())]
     is_local = re.match(r"local(\[|$)", context.master) is not None  # the driver is the executor
-    cores = sum(some.totalCores() for some in found if is_local or some.id() != "driver")
-    return max(1, cores - free_cores)
+    cores = [some.totalCores() for some in found if is_local or some.id() != "driver"]
+    most = conf.get("spark.dynamicAllocation.maxExecutors")
+    if most is not None and conf.get("spark.dynamicAllocation.enabled", "false") == "true":
+        of_each = int(conf.get("spark.executor.cores") or max(cores, default=1))
+        return max(1, int(most) * of_each - free_cores)
+    return max(1, sum(cores) - free_cores)
 
 
 def _context_of(spark: SparkSession) -> SparkContext:

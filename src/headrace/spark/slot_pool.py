@@ -343,13 +343,21 @@ class SlotPool:
             self._changed.notify_all()
 
     def _note_end(self, slot: int, error: str) -> None:
+        """The job of a slot has failed, for the fourth time: before any slot has been there, the start has failed."""
         found = re.search(rf"{CANNOT_START}.*", error)
+        reason = found[0].strip() if found else error.partition("\n")[0]
+        if "No module named 'headrace'" in error:
+            reason = (
+                f"Headrace is not installed in the Python of Spark's executors ({self._context.pythonExec}). Install "
+                "the same version there, set spark.pyspark.python to a Python that has it, or ship an environment "
+                "with --archives"
+            )
         with self._changed:
-            if found is not None and not self._first_at:
-                self._failed = StreamsError(found[0].strip())
+            if not self._first_at and not self._is_over:
+                self._failed = StreamsError(reason)
                 self._changed.notify_all()
         if not self._is_over:
-            _log.info("slot %d has ended: %s", slot, found[0] if found else error.partition("\n")[0])
+            _log.info("slot %d has ended: %s", slot, reason)
 
     def _group_of(self, slot: int) -> str:
         return f"{self._group}-{slot}"
