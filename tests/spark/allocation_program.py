@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from typing import Any
 
 from pyspark.sql import SparkSession
 
@@ -17,7 +18,8 @@ from tests.spark.test_slots import counting, slots
 
 def executors(spark: SparkSession) -> int:
     """How many executors Spark has, the driver not counted."""
-    return spark.sparkContext._jsc.sc().getExecutorIds().size()
+    context: Any = spark.sparkContext
+    return context._jsc.sc().getExecutorIds().size()
 
 
 def spark_with_one_executor() -> SparkSession:
