@@ -94,7 +94,7 @@ async def nothing(request: Request) -> Response:
 
 
 def serve(place: str, ports: Any) -> None:
-    with Server(ApplicationView(follower=Follower.open(place)), follow=100) as server:
+    with Server(ApplicationView(follower=Follower.open(place)), follow=100, insecure=True) as server:
         empty = Starlette(routes=[Route("/", nothing)])
         plain = uvicorn.Server(uvicorn.Config(empty, log_level="warning", access_log=False, lifespan="off"))
         listening = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)

@@ -1,9 +1,13 @@
 """Commands that read a checkpoint: query, state, checkpoint, status, top, dashboard and replica."""
 
+import http.client
 import json
+import re
 import signal
+import socket
 import subprocess
-import sys
+from contextlib import contextmanager
+from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
@@ -13,9 +17,10 @@ from headrace.checkpoint.storage import DiskStorage
 from headrace.cli.main import app
 from headrace.model.clock import SystemClock
 from headrace.query import Follower
-from headrace.query.client import Client
+from headrace.query.client import Client, RemoteError
 from headrace.query.status import SlotReport, encode_slots
 from tests.checkpoint.cluster import Cluster, Ground
+from tests.cli.commands import started as started_process
 from tests.clocks import ManualClock
 from tests.query.programs import SHOWN, THREE, started
 
@@ -139,18 +144,78 @@ def test_the_status_says_that_it_has_stopped(command):
     assert "Not running." in command("top", "--once").stdout
 
 
+# ------------------------------------------------------------------------------------------------------- the web server
+@contextmanager
+def server(checkpoint, name, *options, **environment):
+    """A server of the checkpoint, in a process of its own, with the first line that it prints."""
+    arguments = (name, "--checkpoint", checkpoint, "--port", "0", *options)
+    with started_process(*arguments, environment=environment) as process:
+        yield process, process.stderr.readline()
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["dashboard", "replica"])
-def test_a_server_answers_until_a_signal(checkpoint, name):
-    arguments = [sys.executable, "-m", "headrace", name, "--checkpoint", str(checkpoint), "--port", "0"]
-    process = subprocess.Popen(arguments, stderr=subprocess.PIPE, text=True)
-    try:
-        assert process.stderr is not None
-        url = process.stderr.readline().split()[0]
-        with Client(url) as client:
+def test_a_server_prints_a_link_once_and_answers_until_a_signal(checkpoint, name):
+    with server(checkpoint, name) as (process, line):
+        link = line.split()[0]
+        assert re.fullmatch(r"http://127\.0\.0\.1:\d+/#token=[0-9a-f]{48}", link)
+        with Client(link) as client:
             assert client.get("counts", "k1").value == 5
+        with Client(link.partition("/#")[0]) as nobody, pytest.raises(RemoteError, match="give the token"):
+            nobody.stores()
         process.send_signal(signal.SIGTERM)
-        assert process.wait(20) == 0
-    finally:
-        process.kill()
-        process.communicate()
+        assert link.partition("=")[2] not in process.communicate(timeout=20)[1]
+        assert process.returncode == 0
+
+
+@pytest.mark.slow
+def test_a_token_comes_from_a_file_or_the_environment_and_is_not_printed(checkpoint, tmp_path):
+    file = tmp_path / "token"
+    file.write_text("open sesame\n")
+    for options, environment in ((("--token-file", file), {}), ((), {"HEADRACE_TOKEN": "open sesame"})):
+        with server(checkpoint, "dashboard", *options, **environment) as (process, line):
+            assert "sesame" not in line
+            with Client(line.split()[0], token="open sesame") as client:  # noqa: S106
+                assert client.stores()
+            arguments = Path(f"/proc/{process.pid}/cmdline")
+            assert not arguments.exists() or b"sesame" not in arguments.read_bytes()
+
+
+@pytest.mark.slow
+def test_no_token_is_a_clear_word_and_health_has_its_port(checkpoint):
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    options = ("--no-token", "--health-port", port)
+    with server(checkpoint, "dashboard", *options, HEADRACE_TOKEN="unused") as (_, line):  # noqa: S106
+        with Client(line.split()[0]) as client:
+            assert client.stores()
+        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
+        connection.request("GET", "/ready")
+        assert connection.getresponse().status == 200
+        connection.close()
+
+
+@pytest.mark.parametrize("name", ["dashboard", "replica", "run", "pause", "resume", "snapshot", "scale"])
+def test_a_token_among_the_arguments_is_refused(headrace, name):
+    given = {"run": ["a:b"], "scale": ["2"]}.get(name, [])
+    outcome = headrace(name, *given, "--token", "sesame")
+    assert outcome.code == 2
+    assert "give --token-file FILE, or set HEADRACE_TOKEN" in outcome.err
+    assert "sesame" not in outcome.err
+
+
+@pytest.mark.parametrize(
+    "content, sentence", [(None, "No such file"), ("", "one line, the token"), ("a\nb", "one line, the token")]
+)
+def test_a_token_file_without_a_token_is_explained(headrace, tmp_path, content, sentence):
+    file = tmp_path / "token"
+    if content is not None:
+        file.write_text(content)
+    outcome = headrace("pause", "--token-file", file)
+    assert outcome.code == 1
+    assert sentence in outcome.err
+
+
+def test_a_token_file_and_no_token_contradict_each_other(headrace, tmp_path):
+    outcome = headrace("dashboard", "--checkpoint", tmp_path, "--no-token", "--token-file", tmp_path / "token")
+    assert (outcome.code, "not both" in outcome.err) == (2, True)

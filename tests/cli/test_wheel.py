@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 import zipfile
@@ -44,4 +45,5 @@ def test_an_example_of_the_wheel_runs_live_and_ends_by_itself(installed, tmp_pat
     assert "word_count: " in outcome.out
     assert "wordcount-output" in outcome.out
     assert f"the program is {installed}/headrace/programs/examples/word_count.py" in outcome.err
+    assert re.search(r"word_count is running on Spark, see http://127\.0\.0\.1:\d+/#token=[0-9a-f]{48}\n", outcome.err)
     assert "WARN" not in outcome.err

@@ -8,7 +8,7 @@ import pytest
 
 from headrace.checkpoint.storage import DiskStorage
 from headrace.cli.main import exit_code
-from headrace.query import Follower, UnknownStoreError
+from headrace.query import Follower, UnknownStoreError, UnsuitableQueryError
 from headrace.spark.session import session
 from headrace.spark.store_frames import read_store, select
 from tests.query.programs import THREE, every_kind, started
@@ -69,3 +69,70 @@ def test_a_table_is_asked_in_sql_by_the_name_store_or_its_own(spark, checkpoint,
     assert json.loads(capsys.readouterr().out) == [{"key": "k0"}, {"key": "k1"}]
     assert exit_code(["query", "counts", "--checkpoint", str(checkpoint), "--sql", "select from nowhere"]) == 1
     assert "The table is called store" in capsys.readouterr().err
+
+
+QUERIES = {
+    "select count(*) from store": [(7,)],
+    "with big as (select * from store where value > 4) select key from big order by key": [("k0",), ("k1",)],
+    "select max(value) from store where key in (select key from `counts` where value > 4)": [(5,)],
+    "from store |> where value > 4 |> aggregate count(*)": [(2,)],
+    "select x from store lateral view explode(array(1, 2)) t as x group by x order by x limit 1": [(1,)],
+    "select id from range(3) union select 7 order by id desc limit 1": [(7,)],
+    "select k from (select key k, row_number() over (order by value desc, key) n from store) where n = 1": [("k0",)],
+    "select t.n from values (1), (2) as t(n) where exists (select 1 from store where value > t.n + 3)": [(1,)],
+}
+
+
+@pytest.mark.parametrize("sql", QUERIES)
+def test_queries_of_all_shapes_run(spark, checkpoint, sql):
+    assert [tuple(row) for row in select(spark, checkpoint, "counts", sql).collect()] == QUERIES[sql]
+
+
+FORBIDDEN = [
+    "insert overwrite directory '{out}' using csv select key from store",
+    "create table stolen using csv location '{out}' as select key from store",
+    "create view v as select 1",
+    "select * from text.`{secret}`",
+    "select * from `text`.`{secret}`",
+    "with a as (select * from text.`{secret}`) select * from a",
+    "select key from store where key in (select value from text.`{secret}`)",
+    "select (select max(value) from text.`{secret}`)",
+    "select transform(map_values(map(1, 2)), x -> (select max(value) from text.`{secret}`))",
+    "select * from identifier('text.`{secret}`')",
+    "select identifier('reflect')('java.lang.System', 'getProperty', 'user.home')",
+    "select reflect('java.lang.System', 'getProperty', 'user.home')",
+    "select java_method('java.lang.System', 'getProperty', 'user.home')",
+    "select system.builtin.reflect('java.lang.System', 'getProperty', 'user.home')",
+    "select try_reflect('java.lang.System', 'getProperty', 'user.home') from store",
+    "select key from store order by reflect('java.lang.System', 'getProperty', 'user.home')",
+    "select from_protobuf(encode(key, 'utf-8'), 'message', '{secret}') from store",
+    "select transform(key) using 'cat {secret}' from store",
+    "from store select transform(key) using 'touch {out}'",
+    "add jar '{secret}'",
+    "set spark.sql.runSQLOnFiles=true",
+    "load data local inpath '{secret}' into table store",
+    "execute immediate 'select * from text.`{secret}`'",
+    "begin select * from text.`{secret}`; end",
+    "cache table stolen as select * from text.`{secret}`",
+    "select * from spark_catalog.default.store",
+    "select * from python_worker_logs()",
+    "explain select 1",
+    "show tables",
+]
+
+
+@pytest.mark.parametrize("sql", FORBIDDEN)
+def test_sql_reads_the_store_and_neither_files_nor_writes_them(spark, checkpoint, tmp_path, sql):
+    secret, out = tmp_path / "secret", tmp_path / "out"
+    secret.write_text("hunter2")
+    with pytest.raises(UnsuitableQueryError) as rejected:
+        select(spark, checkpoint, "counts", sql.format(secret=secret, out=out)).collect()
+    assert "one SELECT that reads the store" in str(rejected.value)
+    assert "hunter2" not in str(rejected.value)
+    assert list(tmp_path.iterdir()) == [secret]
+
+
+def test_a_query_leaves_the_session_as_it_was(spark, checkpoint):
+    select(spark, checkpoint, "counts", "select 1")
+    assert not spark.catalog.tableExists("store")
+    assert spark.conf.get("spark.sql.runSQLOnFiles") == "true"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.client
 import json
+import ssl
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple
@@ -84,10 +85,21 @@ class Answer(NamedTuple):
         return json.loads(self.body)
 
 
-def ask(url: str, path: str, *, method: str = "GET", body: bytes | None = None, **headers: str) -> Answer:
+def ask(
+    url: str,
+    path: str,
+    *,
+    method: str = "GET",
+    body: bytes | None = None,
+    context: ssl.SSLContext | None = None,
+    **headers: str,
+) -> Answer:
     """A request as it is: nothing is quoted, resolved or followed. An underscore in a header's name is a hyphen."""
     at = urlsplit(url)
-    connection = http.client.HTTPConnection(at.hostname or "", at.port, timeout=10)
+    if at.scheme == "https":
+        connection = http.client.HTTPSConnection(at.hostname or "", at.port, timeout=10, context=context)
+    else:
+        connection = http.client.HTTPConnection(at.hostname or "", at.port, timeout=10)
     try:
         connection.request(method, path, body, {name.replace("_", "-"): value for name, value in headers.items()})
         response = connection.getresponse()
@@ -100,12 +112,13 @@ def ask(url: str, path: str, *, method: str = "GET", body: bytes | None = None, 
 def served(
     cluster: Any = None, application: FakeApplication | None = None, view: dict[str, Any] | None = None, **options: Any
 ):
+    """A server of a program. Without a token everybody may read, unless `insecure=False`."""
     cluster = cluster or finished(limit=3)
     follower = Follower(cluster.storage, every_kind(), cluster.config)
     shown = ApplicationView(
         follower=follower, application=application, topology=every_kind().describe(), **(view or {})
     )
-    with Server(shown, **{"follow": 5, **options}) as server:
+    with Server(shown, **{"follow": 5, "insecure": "token" not in options, **options}) as server:
         yield server
 
 

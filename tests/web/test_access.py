@@ -14,7 +14,7 @@ from headrace.errors import ConfigError
 from headrace.query import Follower
 from headrace.query.client import Client
 from headrace.web import ApplicationView, Server
-from headrace.web.access import COOKIE, check_address
+from headrace.web.access import COOKIE, LoginLimit
 from headrace.web.secrets import mask_secrets, mask_settings
 from tests.query.programs import finished
 from tests.web.servers import FakeApplication, ask, served
@@ -34,7 +34,7 @@ def open_server(cluster):
         yield server
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def closed_server(cluster):
     with served(cluster, FakeApplication(), token=TOKEN) as server:
         yield server
@@ -45,14 +45,31 @@ def test_without_a_word_it_listens_on_this_machine_only(open_server):
     assert open_server._listeners[0].socket.getsockname()[0] == "127.0.0.1"
 
 
-@pytest.mark.parametrize("host", ["0.0.0.0", "192.168.1.5", "::", "example.org"])  # noqa: S104
-def test_another_address_needs_a_token_or_a_clear_word(host):
-    with pytest.raises(ConfigError, match="give a token"):
-        check_address(host, None, insecure=False)
-    with pytest.raises(ConfigError, match="give a token"):
-        Server(ApplicationView(follower=Follower(ObjectStorage.at("memory:///", {}))), host=host)
-    check_address(host, "token", insecure=False)
-    check_address(host, None, insecure=True)
+@pytest.mark.parametrize("host", ["127.0.0.1", "0.0.0.0"])  # noqa: S104
+@pytest.mark.parametrize("token", [None, ""])
+def test_without_a_word_there_is_a_token_that_was_not_given(cluster, host, token):
+    view = ApplicationView(follower=Follower(cluster.storage), application=FakeApplication())
+    with Server(view, host=host, token=token) as server, Server(view) as other:
+        url = f"http://127.0.0.1:{server.port}"
+        for path in ("/stores", "/metrics", "/api/status", "/events", "/api/settings"):
+            assert ask(url, path).status == 401
+        assert ask(url, "/actions/pause", method="POST").status == 401
+        assert ask(url, "/stores", authorization="Bearer ").status == 401
+        assert len(server.token or "") >= 32
+        assert server.token != other.token
+        assert server.link == f"{server.url}/#token={server.token}"
+        with Client(f"{url}/#token={server.token}") as client:
+            assert client.stores()
+
+
+def test_a_token_that_was_given_is_not_in_the_link(closed_server, open_server):
+    assert closed_server.link == closed_server.url
+    assert open_server.link == open_server.url
+
+
+def test_a_token_and_no_token_are_not_asked_for_at_once(cluster):
+    with pytest.raises(ConfigError, match="leave it out, or the token"):
+        Server(ApplicationView(follower=Follower(cluster.storage)), token=TOKEN, insecure=True)
 
 
 def test_a_port_that_is_taken_is_explained(open_server):
@@ -103,7 +120,74 @@ def test_a_browser_gets_a_cookie_for_the_token_that_scripts_and_other_sites_cann
     assert TOKEN not in cookie
     value = cookie.split(";")[0]
     assert ask(url, "/stores", cookie=value).status == 200
-    assert ask(url, "/stores", cookie=f"{COOKIE}=forged").status == 401
+    assert ask(url, "/stores", cookie=f"{COOKIE}_{closed_server.port}=forged").status == 401
+    with served(finished(limit=3), token="another") as other:  # noqa: S106
+        assert ask(other.url, "/stores", cookie=value).status == 401
+        answer = ask(other.url, "/session", method="POST", body=b'{"token": "another"}')
+        names = {cookie.partition("=")[0] for cookie in (value, answer.headers["set-cookie"])}
+        assert len(names) == 2  # a browser gives the cookies of a host to all of its ports
+
+
+# ------------------------------------------------------------------------------------------------------------- guesses
+def guess(url, token, *, by_header):
+    if by_header:
+        return ask(url, "/stores", authorization=f"Bearer {token}")
+    return ask(url, "/session", method="POST", body=json.dumps({"token": token}).encode())
+
+
+@pytest.mark.parametrize("by_header", [True, False], ids=["header", "login"])
+def test_wrong_tokens_are_limited_and_then_the_right_one_is_not_found_either(closed_server, by_header):
+    found = [guess(closed_server.url, f"guess {n}", by_header=by_header).status for n in range(LoginLimit.TRIES + 5)]
+    assert found == [401] * LoginLimit.TRIES + [429] * 5
+    for by_the_other in (by_header, not by_header):
+        answer = guess(closed_server.url, TOKEN, by_header=by_the_other)
+        assert answer.status == 429
+        assert 0 < int(answer.headers["retry-after"]) <= LoginLimit.INTERVAL
+    assert ask(closed_server.url, "/health").status == 200
+
+
+def test_a_client_has_the_address_that_it_comes_from_not_one_that_it_names(closed_server):
+    for number in range(LoginLimit.TRIES):
+        ask(closed_server.url, "/stores", authorization=f"Bearer guess {number}", x_forwarded_for=f"10.0.0.{number}")
+    answer = ask(closed_server.url, "/stores", authorization="Bearer guess", x_forwarded_for="10.0.0.99")
+    assert answer.status == 429
+
+
+def test_a_browser_that_is_logged_in_is_not_locked_out_by_guesses(closed_server):
+    cookie = guess(closed_server.url, TOKEN, by_header=False).headers["set-cookie"].split(";")[0]
+    for number in range(LoginLimit.TRIES + 1):
+        guess(closed_server.url, f"guess {number}", by_header=True)
+    assert ask(closed_server.url, "/stores", cookie=cookie).status == 200
+
+
+def test_a_program_with_an_old_token_locks_nobody_out(closed_server):
+    for _ in range(3 * LoginLimit.TRIES):
+        assert guess(closed_server.url, "old", by_header=True).status == 401
+    assert guess(closed_server.url, TOKEN, by_header=True).status == 200
+
+
+def test_the_limit_lets_one_more_try_after_its_interval_and_is_of_one_client():
+    now = [1000.0]
+    limit = LoginLimit(lambda: now[0])
+    for number in range(LoginLimit.TRIES):
+        assert limit.seconds_left("a") == 0
+        limit.add_failure("a", str(number))
+    assert limit.seconds_left("a") == LoginLimit.INTERVAL
+    assert limit.seconds_left("b") == 0
+    now[0] += LoginLimit.INTERVAL
+    assert limit.seconds_left("a") == 0
+    limit.add_failure("a", "again")
+    assert limit.seconds_left("a") == LoginLimit.INTERVAL
+    now[0] += 1000 * LoginLimit.INTERVAL
+    limit.add_failure("a", "later")
+    assert limit.seconds_left("a") == 0
+
+
+def test_the_limit_remembers_a_bounded_number_of_clients():
+    limit = LoginLimit()
+    for number in range(LoginLimit.CLIENTS + 100):
+        limit.add_failure(str(number), "x")
+    assert len(limit._guesses) == LoginLimit.CLIENTS
 
 
 # ------------------------------------------------------------------------------------------------------------ actions

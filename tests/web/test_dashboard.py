@@ -233,7 +233,9 @@ def test_hostile_texts_stay_texts(page):
     program = Program(builder.build, {"lines": [], "states": []}, 1)
     cluster = finished(program, [(text, text) for text in HOSTILE])
     application = FakeApplication(state="RUNNING", error=HOSTILE[0])
-    with Server(ApplicationView(follower=Follower(cluster.storage), application=application), interval=50) as server:
+    with Server(
+        ApplicationView(follower=Follower(cluster.storage), application=application), insecure=True, interval=50
+    ) as server:
         live(page, server.url)
         page.click("#stores [data-name=versions]")
         page.wait_for_selector("#rows td")
@@ -281,6 +283,29 @@ def test_with_a_token_the_page_asks_for_it_and_then_can_act(page):
     assert application.actions == ["pause", "snapshot"]
 
 
+def test_the_link_opens_the_page_with_one_click_and_leaves_no_token_in_the_address_bar(page):
+    cluster, application = finished(limit=3), FakeApplication()
+    with served(cluster, application, insecure=False, interval=50) as server:
+        asked = list[str]()
+        page.on("request", lambda request: asked.append(request.url))
+        live(page, server.link)
+        assert page.url == f"{server.url}/"
+        assert page.text_content("#buttons") == "pauseresumesnapshotstop"
+        assert [url for url in asked if (server.token or "") in url.partition("#")[0]] == []
+        page.reload()
+        has(page, "#connection", "live")
+
+
+def test_a_link_of_an_earlier_start_asks_for_the_token(page):
+    page.expected = [REFUSED, "401"]
+    with served(finished(limit=3), insecure=False, interval=50) as server:
+        page.goto(f"{server.url}/#token=old")
+        page.wait_for_selector("#login:not([hidden])")
+        has(page, "#login-failed", "That is not the token.")
+        page.goto(server.link)  # the same page: only what is behind the # changes
+        has(page, "#connection", "live")
+
+
 @pytest.mark.parametrize("scheme", ["dark", "light"])
 def test_a_hundred_nodes_can_be_read_in_both_schemes(browser, scheme):
     builder = StreamsBuilder()
@@ -296,7 +321,7 @@ def test_a_hundred_nodes_can_be_read_in_both_schemes(browser, scheme):
     view = ApplicationView(follower=Follower(cluster.storage, topology, cluster.config), topology=topology.describe())
     context = browser.new_context(viewport={"width": 1400, "height": 900}, color_scheme=scheme)
     page = context.new_page()
-    with Server(view, interval=50) as server:
+    with Server(view, insecure=True, interval=50) as server:
         live(page, server.url)
         nodes = page.query_selector_all("#graph .node .box")
         assert len(nodes) >= 100

@@ -126,7 +126,9 @@ def check_metrics(found: dict[Any, float], shop: Path) -> None:
 
 
 def check_actions(command: Here, shop: Path, url: str) -> None:
-    refused, given = command("pause", "--url", url), ("--url", url, "--token", TOKEN)
+    file = shop / "token"
+    file.write_text(f"{TOKEN}\n")
+    refused, given = command("pause", "--url", url), ("--url", url, "--token-file", file)
     assert (refused.code, "give the token" in refused.err) == (1, True)
     paused = command("pause", *given)
     assert (paused.code, paused.err.startswith("Paused")) == (0, True)

@@ -153,7 +153,7 @@ def test_before_the_first_batch_nothing_is_ready():
     for name in cluster.storage.names():
         cluster.storage.delete(name)
     follower = Follower(cluster.storage)
-    with Server(ApplicationView(follower=follower)) as server:
+    with Server(ApplicationView(follower=follower), insecure=True) as server:
         answer = ask(server.url, "/stores")
         assert (answer.status, answer.json["error"]) == (503, StoreNotReadyError.__name__)
         assert ask(server.url, "/health").status == 503
@@ -216,7 +216,7 @@ def hostile():
     builder.stream("lines", key=serde.STRING, value=serde.STRING).group_by_key().count(store="counts")
     program = Program(builder.build, {"lines": [], "states": []}, 3)
     cluster = finished(program, [(key, key) for key in HOSTILE])
-    with Server(ApplicationView(follower=Follower(cluster.storage))) as server:
+    with Server(ApplicationView(follower=Follower(cluster.storage)), insecure=True) as server:
         yield server
 
 
@@ -234,7 +234,10 @@ def test_a_key_of_another_type_is_refused_with_what_to_give():
     builder.table("states", key=serde.LONG, value=serde.STRING, store="numbers")
     program = Program(builder.build, {"lines": [], "states": []}, 1)
     cluster = finished(program, [])
-    with Server(ApplicationView(follower=Follower(cluster.storage))) as server, Client(server.url) as client:
+    with (
+        Server(ApplicationView(follower=Follower(cluster.storage)), insecure=True) as server,
+        Client(server.url) as client,
+    ):
         answer = ask(server.url, "/stores/numbers/keys/abc")
         assert (answer.status, answer.json["error"]) == (400, "SerializationError")
         with pytest.raises(SerializationError, match="LONG: give JSON"):

@@ -30,7 +30,10 @@ from headrace.cli.output import CommandError, print_note, print_rows, stdout
 from headrace.cli.run import start_spark
 from headrace.clients import Consumer, ConsumerRecord, Producer
 from headrace.log import open_log
+from headrace.query.follower import Follower
 from headrace.spark.application_state import ended_by_signals
+from headrace.web.dashboard_json import ApplicationView
+from headrace.web.server import Server
 
 _PACKAGE = Path(headrace.__file__).parent
 
@@ -109,15 +112,23 @@ def _run_example(name: str, example: Any, folder: Path, seconds: float | None) -
             generator = threading.Thread(target=_produce_events, args=(example, address, stop))
             generator.start()
             try:
-                print_note(f"{name} is running on Spark. Ctrl-C ends it. In another terminal, try:")
-                print_note(
-                    f"  headrace consume --log {address} --topic {next(iter(example.TOPICS))} --property print.key=true"
-                )
-                yield _show_results(name, example, address, stop, seconds)
+                with _serve_dashboard(app) as server:
+                    topic = next(iter(example.TOPICS))
+                    print_note(f"{name} is running on Spark, see {server.link}")
+                    print_note("Ctrl-C ends it. In another terminal, try:")
+                    print_note(f"  headrace consume --log {address} --topic {topic} --property print.key=true")
+                    yield _show_results(name, example, address, stop, seconds)
             finally:
                 stop.set()
                 generator.join()
                 app.stop()
+
+
+def _serve_dashboard(app: Application) -> Server:
+    """Return the dashboard's server, on a free port of this machine."""
+    setup = app.setup
+    follower = Follower.open(setup.checkpoint, setup.graph, setup.config)
+    return Server(ApplicationView(follower=follower, application=app, topology=app.topology.describe()))
 
 
 def _produce_events(example: Any, address: str, stop: threading.Event) -> None:

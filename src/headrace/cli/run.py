@@ -19,15 +19,23 @@ from typing import Annotated, Any
 import typer
 
 from headrace.app import Application
-from headrace.cli.dashboard import Host, Insecure, Port, Token
 from headrace.cli.options import Target, load_application
 from headrace.cli.output import CommandError, UsageError, print_note, stderr
+from headrace.cli.web_server import (
+    DEFAULT_URL,
+    Certificates,
+    ServerOptions,
+    TokenArgument,
+    TokenFile,
+    Url,
+    open_client,
+    takes_server,
+)
 from headrace.clients import Admin, Producer
 from headrace.config.parsing import Trigger
 from headrace.dsl.builder import StreamsBuilder
 from headrace.errors import AlreadyRunningError, StreamsError
 from headrace.model.clock import SystemClock
-from headrace.query.client import Client
 from headrace.query.follower import Follower
 from headrace.query.standby import read_report, wait_for_takeover
 from headrace.query.status import ApplicationReport, RunningApplication, SampledRecord
@@ -40,6 +48,7 @@ WARM_UP_TIMEOUT = 60_000  # ms
 _log = logging.getLogger(__name__)
 
 
+@takes_server(port=8089)
 def run(
     target: Target,
     once: Annotated[bool, typer.Option("--once", help="Process what is in the log, then stop.")] = False,
@@ -58,11 +67,9 @@ def run(
         typer.Option("--set", help="key=value, which overrides the file. Only with a Topology."),
     ] = None,
     web: Annotated[bool, typer.Option("--web", help="Serve the dashboard and the stores while it runs.")] = False,
-    host: Host = "127.0.0.1",
-    port: Port = 8089,
-    token: Token = None,
-    insecure: Insecure = False,
     verbose: Annotated[bool, typer.Option("--verbose", help="Show Spark's messages while it starts.")] = False,
+    *,
+    server: ServerOptions,
 ) -> None:
     """Run an application on Spark, until Ctrl-C or SIGTERM."""
     if once and standby:
@@ -84,7 +91,7 @@ def run(
         with stderr().status(f"{app.application_id} is processing the log …"):
             app.run_available()
         return
-    serve: Serve = partial(_serve, app, host, port, token, insecure=insecure) if web else _serve_nothing
+    serve: Serve = partial(_serve, app, server) if web else _serve_nothing
     if standby:
         with stderr().status("Warming up Spark …"):
             warm_up(app)
@@ -95,22 +102,12 @@ def run(
 def _run(app: Application, serve: Serve) -> None:
     setup = app.setup
     with serve(Follower.open(setup.checkpoint, setup.graph, setup.config), app) as server:
-        print_note(f"{app.application_id} is running{f', see {server.url}' if server else ''}. Ctrl-C ends it.")
+        print_note(f"{app.application_id} is running{f', see {server.link}' if server else ''}. Ctrl-C ends it.")
         app.run()
 
 
-def _serve(
-    app: Application,
-    host: str,
-    port: int,
-    token: str | None,
-    follower: Follower,
-    running: RunningApplication,
-    *,
-    insecure: bool,
-) -> Server:
-    view = ApplicationView(follower=follower, application=running, topology=app.topology.describe())
-    return Server(view, host=host, port=port, token=token, insecure=insecure)
+def _serve(app: Application, options: ServerOptions, follower: Follower, running: RunningApplication) -> Server:
+    return options.open(ApplicationView(follower=follower, application=running, topology=app.topology.describe()))
 
 
 def _serve_nothing(follower: Follower, running: RunningApplication) -> AbstractContextManager[None]:
@@ -170,39 +167,45 @@ def _select_word(key: Any, word: Any) -> Any:
 
 
 # ------------------------------------------------------------------------------------- control of a running application
-Url = Annotated[str, typer.Option(help="Where `headrace run --web` serves the application.", envvar="HEADRACE_URL")]
-DEFAULT_URL = "http://127.0.0.1:8089"
-
-
-def pause(url: Url = DEFAULT_URL, token: Token = None) -> None:
+def pause(
+    url: Url = DEFAULT_URL, token_file: TokenFile = None, tls_ca: Certificates = None, token: TokenArgument = None
+) -> None:
     """Pause an application: no further batch begins until it is resumed."""
-    _act(url, token, "pause")
+    _act(url, token_file, tls_ca, "pause")
     print_note("Paused: no further batch begins until `headrace resume`.")
 
 
-def resume(url: Url = DEFAULT_URL, token: Token = None) -> None:
+def resume(
+    url: Url = DEFAULT_URL, token_file: TokenFile = None, tls_ca: Certificates = None, token: TokenArgument = None
+) -> None:
     """Resume an application that was paused."""
-    _act(url, token, "resume")
+    _act(url, token_file, tls_ca, "resume")
     print_note("Resumed.")
 
 
-def snapshot(url: Url = DEFAULT_URL, token: Token = None) -> None:
+def snapshot(
+    url: Url = DEFAULT_URL, token_file: TokenFile = None, tls_ca: Certificates = None, token: TokenArgument = None
+) -> None:
     """Merge the deltas of the state, so that a restart reads one file for each task."""
-    _act(url, token, "snapshot")
+    _act(url, token_file, tls_ca, "snapshot")
     print_note("Started: the next batches add the snapshots to the checkpoint.")
 
 
 def scale(
-    slots: Annotated[int, typer.Argument(min=1, help="How many slots.")], url: Url = DEFAULT_URL, token: Token = None
+    slots: Annotated[int, typer.Argument(min=1, help="How many slots.")],
+    url: Url = DEFAULT_URL,
+    token_file: TokenFile = None,
+    tls_ca: Certificates = None,
+    token: TokenArgument = None,
 ) -> None:
     """Set the number of slots of a running application. Tasks move with their state, between two batches."""
-    with Client(url, token=token) as client:
+    with open_client(url, token_file, tls_ca) as client:
         found = client.scale(slots)
     print_note(f"{found} slots." if found == slots else f"{found} slots: Spark has no room for more, or no more tasks.")
 
 
-def _act(url: str, token: str | None, action: str) -> None:
-    with Client(url, token=token) as client:
+def _act(url: str, token_file: Path | None, certificates: Path | None, action: str) -> None:
+    with open_client(url, token_file, certificates) as client:
         client.act(action)
 
 
@@ -218,9 +221,11 @@ def run_standby(app: Application, serve: Serve) -> None:
     instance = StandbyInstance(app, follower)
     app.on_state_change(instance.on_state_change)
     with serve(follower, instance) as server:  # at the same address before and after the takeover
+        seen = f", see {server.link}" if server else ""
         while True:
             with ended_by_signals() as stop:
-                print_note(f"{app.application_id} stands by{f', see {server.url}' if server else ''}. Ctrl-C ends it.")
+                print_note(f"{app.application_id} stands by{seen}. Ctrl-C ends it.")
+                seen = ""  # the link, which may have a token, is printed once
                 is_free = wait_for_takeover(follower, stop)
             if not is_free:
                 return

@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import http.client
 import json
+import ssl
 import threading
 from collections.abc import Iterator
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
-from urllib.parse import quote, urlencode, urlsplit
+from urllib.parse import parse_qs, quote, urlencode, urlsplit
 
 from headrace.errors import SerializationError, StreamsError, failure_named
 from headrace.log.base import Closeable
@@ -36,13 +38,26 @@ class RemoteError(StreamsError):
 
 
 class Client(Closeable):
-    """A client of one server. Each thread has its own connection. `timeout` of a request is in ms or a `timedelta`."""
+    """A client of one server. Each thread has its own connection. `timeout` of a request is in ms or a `timedelta`.
 
-    def __init__(self, url: str, *, token: str | None = None, timeout: int | timedelta = 30_000) -> None:
+    The `url` may be the link that the server printed, which has the token. `certificates` is a PEM file with the
+    certificates to trust, for a server whose certificate no public authority has signed.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        token: str | None = None,
+        timeout: int | timedelta = 30_000,
+        certificates: str | Path | None = None,
+    ) -> None:
         self._url = urlsplit(url)
         if self._url.scheme not in {"http", "https"} or not self._url.hostname:
-            raise ValueError(f"the address of a server looks like http://127.0.0.1:8089, not {url!r}")
+            raise ValueError(f"the address of a server looks like http://127.0.0.1:8089, not {url.partition('#')[0]!r}")
+        token = token or next(iter(parse_qs(self._url.fragment).get("token", ())), None)
         self._headers = {"authorization": f"Bearer {token}"} if token else {}
+        self._context = None if certificates is None else _trust(certificates)
         self._timeout = milliseconds(timeout, "the timeout of a client") / 1000
         self._local = threading.local()
         self._serdes: dict[str, str] = {}
@@ -159,9 +174,22 @@ class Client(Closeable):
     def _connection(self) -> http.client.HTTPConnection:
         found: http.client.HTTPConnection | None = getattr(self._local, "connection", None)
         if found is None:
-            kind = http.client.HTTPSConnection if self._url.scheme == "https" else http.client.HTTPConnection
-            found = self._local.connection = kind(self._url.hostname or "", self._url.port, timeout=self._timeout)
+            host, port, seconds = self._url.hostname or "", self._url.port, self._timeout
+            if self._url.scheme == "https":
+                found = http.client.HTTPSConnection(host, port, timeout=seconds, context=self._context)
+            else:
+                found = http.client.HTTPConnection(host, port, timeout=seconds)
+            self._local.connection = found
         return found
+
+
+def _trust(certificates: str | Path) -> ssl.SSLContext:
+    try:
+        return ssl.create_default_context(cafile=str(certificates))
+    except OSError as error:
+        raise ValueError(
+            f"{certificates} cannot be used: {error.strerror or error}. Give a PEM file with certificates"
+        ) from error
 
 
 def _path(store: str, *operation: str) -> str:

@@ -22,6 +22,7 @@ from headrace.model.ids import TaskId
 from headrace.query.catalog import Catalog
 from headrace.query.export import export_columns, export_rows
 from headrace.query.follower import Follower
+from headrace.spark.sql_check import check_sql
 from headrace.topology.builder import Topology
 
 ROWS = 10_000  # rows in one Arrow batch
@@ -55,12 +56,19 @@ def read_store(
 
 
 def select(spark: SparkSession, checkpoint: str | Path, store: str, sql: str, *given: Any, **options: Any) -> DataFrame:
-    """Runs SQL on a store. Its table is called `store`, or has the name of the store in backticks."""
-    frame = read_store(spark, checkpoint, store, *given, **options)
-    for name in ("store", f"`{store}`"):
-        frame.createOrReplaceTempView(name)
+    """Runs a query on a store, and rejects all other SQL: `sql_check.py` says what a query may contain.
+
+    The table is called `store`, or has the name of the store in backticks. The query runs in a session of its own,
+    which sees no other tables, views and settings.
+    """
+    own = spark.newSession()
+    own.conf.set("spark.sql.runSQLOnFiles", "false")
     try:
-        return spark.sql(sql)
+        check_sql(own, sql, ("store", store))
+        frame = read_store(own, checkpoint, store, *given, **options)
+        for name in ("store", f"`{store}`"):
+            frame.createOrReplaceTempView(name)
+        return own.sql(sql)
     except PySparkException as error:
         why = str(error).strip().partition("\n")[0]
         raise UnsuitableQueryError(f"{why} The table is called store, or `{store}` in backticks") from error

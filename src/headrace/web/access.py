@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import hmac
 import ipaddress
+import math
+import secrets
 import socket
-from collections.abc import Collection
+import time
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
 from hashlib import sha256
 from http.cookies import CookieError, SimpleCookie
 
@@ -13,11 +17,11 @@ from starlette.datastructures import Headers
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from headrace.errors import ConfigError
+from headrace.web.connections import group_address
 from headrace.web.responses import error_response
 
 LOOPBACK = {"localhost", "127.0.0.1", "::1"}
-COOKIE = "headrace_session"
+COOKIE = "headrace_session"  # a server appends its port: cookies of a host belong to all of its ports
 PUBLIC = {"/", "/health", "/ready", "/session"}  # and /static/: the page without data, on which the user enters a token
 HEADERS = {
     # No inline scripts, no other origins, no frames: the content of a record can only be text.
@@ -37,14 +41,9 @@ def is_loopback(host: str) -> bool:
     return host in LOOPBACK or (_is_address(host) and ipaddress.ip_address(host).is_loopback)
 
 
-def check_address(host: str, token: str | None, *, insecure: bool) -> None:
-    """Reject an address that other machines can reach, unless a token protects it."""
-    if is_loopback(host) or token or insecure:
-        return
-    raise ConfigError(
-        f"on {host} anybody who reaches this machine could read the stores: give a token, listen on 127.0.0.1, "
-        "or allow it (insecure=True, --insecure)"
-    )
+def make_token() -> str:
+    """Return a token that nobody guesses, of characters that a link can have."""
+    return secrets.token_hex(24)
 
 
 def derive_session(token: str) -> str:
@@ -52,12 +51,92 @@ def derive_session(token: str) -> str:
     return hmac.new(token.encode(), b"headrace session", sha256).hexdigest()
 
 
+@dataclass(slots=True)
+class _Guesses:
+    """The wrong tokens of a client: how many count at a time, and which was the last one."""
+
+    count: float
+    at: float
+    last: bytes
+
+
+class LoginLimit:
+    """Limits the wrong tokens of each client: `TRIES` at once, then one every `INTERVAL` seconds.
+
+    A token that is the same as the last one is not another guess: a program with an old token locks nobody out.
+    """
+
+    TRIES = 10
+    INTERVAL = 6.0
+    CLIENTS = 10_000  # remembered at most, the last ones
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._guesses: dict[str, _Guesses] = {}  # the client that failed last comes last
+
+    def seconds_left(self, client: str) -> float:
+        """Return how long a client has to wait until it may try again; 0 if it may."""
+        return max(0.0, (self._count(client) - self.TRIES + 1) * self.INTERVAL)
+
+    def add_failure(self, client: str, token: str) -> None:
+        digest = sha256(token.encode(errors="surrogatepass")).digest()
+        known = self._guesses.pop(client, None)
+        is_new = known is None or known.last != digest
+        self._guesses[client] = _Guesses(self._count_of(known) + is_new, self._clock(), digest)
+        while len(self._guesses) > self.CLIENTS:
+            del self._guesses[next(iter(self._guesses))]
+
+    def _count(self, client: str) -> float:
+        return self._count_of(self._guesses.get(client))
+
+    def _count_of(self, known: _Guesses | None) -> float:
+        return 0.0 if known is None else max(0.0, known.count - (self._clock() - known.at) / self.INTERVAL)
+
+
+class Authenticator:
+    """Checks tokens, and the cookies that browsers keep instead of them. Without a token everybody may read."""
+
+    def __init__(self, token: str | None, *, cookie: str = COOKIE, limit: LoginLimit | None = None) -> None:
+        self.has_token, self.cookie = token is not None, cookie
+        self._token, self._limit = (token or "").encode(), limit or LoginLimit()
+        self.session = derive_session(token or "")  # the value of the cookie
+
+    def check_token(self, entered: str, client: str) -> Response | None:
+        """Return None for the right token, else the response that rejects it."""
+        client = group_address(client)
+        if left := self._limit.seconds_left(client):
+            response = error_response(429, "TooManyAttempts", "too many wrong tokens came from your address: wait")
+            response.headers["retry-after"] = str(math.ceil(left))
+            return response
+        if self.has_token and hmac.compare_digest(entered.encode(errors="surrogatepass"), self._token):
+            return None
+        self._limit.add_failure(client, entered)
+        return error_response(401, "Unauthorized", "that is not the token")
+
+    def check_request(self, headers: Headers, client: str) -> Response | None:
+        """Return None for a request with the token or the cookie, else the response that rejects it."""
+        scheme, _, token = headers.get("authorization", "").partition(" ")
+        if scheme.lower() == "bearer":
+            return self.check_token(token.strip(), client)
+        if self._has_session(headers):
+            return None
+        return error_response(401, "Unauthorized", "give the token: Authorization: Bearer TOKEN")
+
+    def _has_session(self, headers: Headers) -> bool:
+        try:
+            cookie = SimpleCookie(headers.get("cookie", "")).get(self.cookie)
+        except CookieError:
+            return False
+        return cookie is not None and hmac.compare_digest(cookie.value.encode(), self.session.encode())
+
+
 class AccessPolicy:
     """Middleware that checks the host, the origin, the token and the size of the body of a request."""
 
-    def __init__(self, app: ASGIApp, *, host: str, hosts: Collection[str], token: str | None, body_bytes: int) -> None:
-        self._app, self._token, self._body_bytes = app, token, body_bytes
-        self._session = derive_session(token) if token else None
+    def __init__(
+        self, app: ASGIApp, *, host: str, hosts: Collection[str], authenticator: Authenticator, body_bytes: int
+    ) -> None:
+        self._app, self._authenticator, self._body_bytes = app, authenticator, body_bytes
         self._hosts = {host.lower(), *LOOPBACK, *(name.lower() for name in hosts)}
         self._is_exposed = not is_loopback(host)
         if self._is_exposed:
@@ -89,11 +168,10 @@ class AccessPolicy:
             return error_response(403, "OtherOrigin", "a page of another origin cannot act here")
         if path in PUBLIC or path.startswith("/static/"):
             return None
-        is_action = path.startswith("/actions/")
-        if is_action and self._token is None:
+        if self._authenticator.has_token:
+            return self._authenticator.check_request(headers, client_address(scope))
+        if path.startswith("/actions/"):
             return error_response(403, "NoToken", "actions need a token: start the server with one")
-        if self._token is not None and not self._has_token(headers):
-            return error_response(401, "Unauthorized", "give the token: Authorization: Bearer TOKEN")
         return None
 
     def _is_known_host(self, host: str) -> bool:
@@ -104,15 +182,11 @@ class AccessPolicy:
         origin = headers.get("origin")
         return origin is None or origin.partition("://")[2] == headers.get("host")
 
-    def _has_token(self, headers: Headers) -> bool:
-        scheme, _, token = headers.get("authorization", "").partition(" ")
-        if scheme.lower() == "bearer":
-            return hmac.compare_digest(token.strip().encode(), (self._token or "").encode())
-        try:
-            cookie = SimpleCookie(headers.get("cookie", "")).get(COOKIE)
-        except CookieError:
-            return False
-        return cookie is not None and hmac.compare_digest(cookie.value.encode(), (self._session or "").encode())
+
+def client_address(scope: Scope) -> str:
+    """Return the address that a request comes from."""
+    client = scope.get("client")
+    return str(client[0]) if client else ""
 
 
 def _strip_port(host: str) -> str:

@@ -216,6 +216,7 @@ class TlsHandshake(asyncio.Protocol):
         self._table, self._context, self._options = table, context, options
         self._transport: asyncio.Transport | None = None
         self._task: asyncio.Task[None] | None = None
+        self._early, self._is_lost = bytearray(), False
 
     is_busy = False
 
@@ -223,8 +224,7 @@ class TlsHandshake(asyncio.Protocol):
         if self._transport is not None:
             self._transport.abort()
 
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)  # noqa: S101 - of a TCP server
+    def connection_made(self, transport: asyncio.Transport) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
         self._transport = transport
         if not self._table.admit(self, client_of(transport)):
             transport.abort()
@@ -232,19 +232,26 @@ class TlsHandshake(asyncio.Protocol):
         transport.pause_reading()  # the first bytes belong to the handshake
         self._task = asyncio.get_running_loop().create_task(self._shake_hands(transport))
 
+    def data_received(self, data: bytes) -> None:
+        self._early += data  # decrypted, and sent together with the end of the handshake
+
     def connection_lost(self, exc: Exception | None) -> None:
+        self._is_lost = True
         self._table.release(self)
 
     async def _shake_hands(self, transport: asyncio.Transport) -> None:
-        http = HttpProtocol(self._table, **self._options)
         loop, seconds = asyncio.get_running_loop(), self._table.limits.receive_seconds
         encrypted: asyncio.Transport | None = None
-        with suppress(OSError, ssl.SSLError, TimeoutError):  # the client does not speak TLS, or has gone
+        with suppress(OSError, TimeoutError):  # the client does not speak TLS, or has gone
             encrypted = await loop.start_tls(
-                transport, http, self._context, server_side=True, ssl_handshake_timeout=seconds, ssl_shutdown_timeout=1
+                transport, self, self._context, server_side=True, ssl_handshake_timeout=seconds, ssl_shutdown_timeout=1
             )
         self._table.release(self)
-        if encrypted is None:
+        if encrypted is None or self._is_lost:
             transport.abort()
-        else:
-            http.connection_made(encrypted)
+            return
+        http = HttpProtocol(self._table, **self._options)
+        encrypted.set_protocol(http)
+        http.connection_made(encrypted)
+        if self._early and not encrypted.is_closing():
+            http.data_received(bytes(self._early))

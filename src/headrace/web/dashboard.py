@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hmac
 import threading
 from collections.abc import AsyncIterator
 from importlib.resources import files
@@ -16,7 +15,7 @@ from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
 from headrace.errors import StoreNotReadyError, StreamsError
-from headrace.web.access import COOKIE, derive_session
+from headrace.web.access import Authenticator, client_address
 from headrace.web.dashboard_json import ApplicationView
 from headrace.web.responses import encode_json, error_response, json_response
 from headrace.web.secrets import mask_settings
@@ -35,8 +34,10 @@ POLL = 0.1  # seconds between two checks whether the server stops
 ACTIONS = ("pause", "resume", "snapshot", "stop")  # methods of RunningApplication
 
 
-def routes(view: ApplicationView, *, token: str | None, interval: float, stop: threading.Event) -> list[Route]:
-    pages = DashboardEndpoints(view, token, interval, stop)
+def routes(
+    view: ApplicationView, *, authenticator: Authenticator, interval: float, stop: threading.Event
+) -> list[Route]:
+    pages = DashboardEndpoints(view, authenticator, interval, stop)
     return [
         Route("/", pages.page),
         Route("/static/{name}", pages.file),
@@ -56,8 +57,11 @@ def routes(view: ApplicationView, *, token: str | None, interval: float, stop: t
 class DashboardEndpoints:
     """The handlers of the dashboard's addresses."""
 
-    def __init__(self, view: ApplicationView, token: str | None, interval: float, stop: threading.Event) -> None:
-        self._view, self._token, self._interval, self._stop, self._listeners = view, token, interval, stop, 0
+    def __init__(
+        self, view: ApplicationView, authenticator: Authenticator, interval: float, stop: threading.Event
+    ) -> None:
+        self._view, self._authenticator, self._interval, self._stop = view, authenticator, interval, stop
+        self._listeners = 0
 
     async def page(self, request: Request) -> Response:
         return Response(_read("index.html"), media_type="text/html; charset=utf-8")
@@ -75,11 +79,12 @@ class DashboardEndpoints:
             entered = str(orjson.loads(await request.body())["token"])
         except (ValueError, KeyError, TypeError):
             return error_response(400, "NoToken", 'send {"token": …}')
-        if self._token is None or not hmac.compare_digest(entered.encode(), self._token.encode()):
-            return error_response(401, "Unauthorized", "that is not the token")
-        response = json_response({"ok": True})
-        secure = request.url.scheme == "https"
-        response.set_cookie(COOKIE, derive_session(self._token), httponly=True, samesite="strict", secure=secure)
+        rejection = self._authenticator.check_token(entered, client_address(request.scope))
+        if rejection is not None:
+            return rejection
+        response, is_secure = json_response({"ok": True}), request.url.scheme == "https"
+        name, value = self._authenticator.cookie, self._authenticator.session
+        response.set_cookie(name, value, httponly=True, samesite="strict", secure=is_secure)
         return response
 
     # ------------------------------------------------------------------------------------------------------- data
@@ -151,7 +156,7 @@ class DashboardEndpoints:
 
     # ---------------------------------------------------------------------------------------------------- actions
     def _actions(self) -> tuple[str, ...]:
-        return ACTIONS if self._token is not None and self._view.application is not None else ()
+        return ACTIONS if self._authenticator.has_token and self._view.application is not None else ()
 
     async def act(self, request: Request) -> Response:
         action, application = request.path_params["action"], self._view.application

@@ -7,11 +7,13 @@ stores do, an orchestrator gets an answer.
 from __future__ import annotations
 
 import socket
+import ssl
 import threading
 from collections.abc import Collection
 from contextlib import ExitStack, suppress
 from datetime import timedelta
 from functools import partial
+from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
@@ -24,8 +26,8 @@ from starlette.types import ASGIApp
 from headrace.errors import ConfigError, StreamsError
 from headrace.model.windows import milliseconds
 from headrace.web import dashboard, health, prometheus, stores
-from headrace.web.access import AccessPolicy, check_address
-from headrace.web.connections import ConnectionLimits, ConnectionTable, HttpProtocol
+from headrace.web.access import COOKIE, AccessPolicy, Authenticator, make_token
+from headrace.web.connections import ConnectionLimits, ConnectionTable, HttpProtocol, TlsHandshake
 from headrace.web.dashboard_json import ApplicationView
 from headrace.web.responses import error_response, handle_error
 
@@ -40,16 +42,25 @@ def web_application(
     token: str | None = None,
     interval: int | timedelta = 1000,
     stop: threading.Event | None = None,
+    cookie: str = COOKIE,
 ) -> ASGIApp:
-    """Return the ASGI application of a view. It sends events every `interval`, until `stop` is set."""
+    """Return the ASGI application of a view, for a server of your own. It sends events until `stop` is set.
+
+    Without a `token` everybody may read who reaches it: `Server` makes one, and this function does not.
+    """
+    authenticator = Authenticator(token, cookie=cookie)
     seconds = milliseconds(interval, "the interval of events") / 1000
-    pages = dashboard.routes(view, token=token, interval=seconds, stop=stop or threading.Event())
+    pages = dashboard.routes(view, authenticator=authenticator, interval=seconds, stop=stop or threading.Event())
     app = Starlette(
         routes=[*stores.routes(view), *prometheus.routes(view), *health.routes(view), *pages],
         exception_handlers={StreamsError: handle_error, 404: _not_found, 405: _not_allowed, Exception: handle_error},
     )
     return AccessPolicy(
-        stores.KeyFastPath(app, view), host=host, hosts=hosts, token=token, body_bytes=view.limits.body_bytes
+        stores.KeyFastPath(app, view),
+        host=host,
+        hosts=hosts,
+        authenticator=authenticator,
+        body_bytes=view.limits.body_bytes,
     )
 
 
@@ -59,15 +70,19 @@ def health_application(view: ApplicationView, *, host: str = "127.0.0.1", hosts:
         routes=health.routes(view),
         exception_handlers={StreamsError: handle_error, 404: _not_found, 405: _not_allowed, Exception: handle_error},
     )
-    return AccessPolicy(app, host=host, hosts=hosts, token=None, body_bytes=0)
+    return AccessPolicy(app, host=host, hosts=hosts, authenticator=Authenticator(None), body_bytes=0)
 
 
 class Server:
     """A web server in a thread, which runs inside a `with` block; `url` is its address.
 
-    A host that other machines can reach needs a token, or `insecure=True`. The follower refreshes every `follow`,
-    and the dashboard every `interval` (ms or a timedelta). With a `health_port`, `/health` and `/ready` are answered on
-    that port too, where no connection to the other port is in their way. `options` are uvicorn's.
+    Requests need the `token`; without one the server makes one, and `link` opens the dashboard with it. `insecure=True`
+    lets everybody read who reaches the address, and nobody act. A `certificate` (a PEM file, with the `private_key` in
+    it or in another file) makes the server speak HTTPS only.
+
+    The follower refreshes every `follow`, and the dashboard every `interval` (ms or a timedelta). With a `health_port`,
+    `/health` and `/ready` are answered on that port too, by plain HTTP, where no connection to the other port is in
+    their way. `options` are uvicorn's.
     """
 
     def __init__(
@@ -80,27 +95,46 @@ class Server:
         hosts: Collection[str] = (),
         token: str | None = None,
         insecure: bool = False,
+        certificate: str | Path | None = None,
+        private_key: str | Path | None = None,
         interval: int | timedelta = 1000,
         follow: int | timedelta = 100,
         limits: ConnectionLimits | None = None,
         options: dict[str, Any] | None = None,
     ) -> None:
-        check_address(host, token, insecure=insecure)
+        if token and insecure:
+            raise ConfigError("insecure=True lets everybody read: leave it out, or the token")
+        self.is_token_generated = not token and not insecure
+        self.token = None if insecure else token or make_token()
         self._view, self._follow, self._stop = view, follow, threading.Event()
-        app = web_application(view, host=host, hosts=hosts, token=token, interval=interval, stop=self._stop)
-        self._listeners = [_Listener("headrace web", app, host, port, limits or ConnectionLimits(), options or {})]
-        self.url = self._listeners[0].url
-        self.port: int = self._listeners[0].port
+        context = _load_certificate(certificate, private_key)
+        main = _Listener("headrace web", host, port, context, limits or ConnectionLimits())
+        self._listeners, self.port, self.url = [main], main.port, main.url
+        main.serve(
+            web_application(
+                view, host=host, hosts=hosts, token=self.token, interval=interval, stop=self._stop,
+                cookie=f"{COOKIE}_{main.port}",
+            ),
+            options or {},
+        )  # fmt: skip
         self.health_url = self.url  # where /health and /ready are answered
         if health_port is not None:
             try:
-                app = health_application(view, host=host, hosts=hosts)
-                self._listeners.append(_Listener("headrace health", app, host, health_port, HEALTH_LIMITS, {}))
+                self._listeners.append(_Listener("headrace health", host, health_port, None, HEALTH_LIMITS))
             except ConfigError:
-                self._listeners[0].close()
+                main.close()
                 raise
+            self._listeners[1].serve(health_application(view, host=host, hosts=hosts), {})
             self.health_url = self._listeners[1].url
         self._following = ExitStack()
+
+    @property
+    def link(self) -> str:
+        """The address for people: with the token if the server has made it, without if it was given one.
+
+        The token stands behind the `#`, which a browser sends to nobody; the dashboard's script reads it there.
+        """
+        return f"{self.url}/#token={self.token}" if self.is_token_generated else self.url
 
     def __enter__(self) -> Self:
         with suppress(StreamsError):  # `freshness` has the error, and a later refresh may succeed
@@ -125,19 +159,29 @@ class _Listener:
     """A socket, and the thread that serves an ASGI application on it."""
 
     def __init__(
-        self, name: str, app: ASGIApp, host: str, port: int, limits: ConnectionLimits, options: dict[str, Any]
+        self, name: str, host: str, port: int, context: ssl.SSLContext | None, limits: ConnectionLimits
     ) -> None:
         self.socket = _listen(host, port)
         self.port: int = self.socket.getsockname()[1]
-        is_secure = bool(options.get("ssl_certfile"))
-        self.url = f"http{'s' * is_secure}://{f'[{host}]' if ':' in host else host}:{self.port}"
-        self.table = ConnectionTable(limits)
+        scheme = "http" if context is None else "https"
+        self.url = f"{scheme}://{f'[{host}]' if ':' in host else host}:{self.port}"
+        self.table, self._context = ConnectionTable(limits), context
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+
+    def serve(self, app: ASGIApp, options: dict[str, Any]) -> None:
+        """Set the application, before `start`."""
+        plain = partial(HttpProtocol, self.table)
         settings: dict[str, Any] = {
-            "http": partial(HttpProtocol, self.table), "timeout_graceful_shutdown": 1, "lifespan": "off", "ws": "none",
+            "http": plain if self._context is None else partial(TlsHandshake, self.table, self._context),
+            "loop": "auto" if self._context is None else "asyncio",  # uvloop cannot pause before the first byte
+            "proxy_headers": False,  # else a client on this machine says which address it has
+            "timeout_graceful_shutdown": 1, "lifespan": "off", "ws": "none",
             "access_log": False, "server_header": False, "log_level": "warning", **options,
         }  # fmt: skip
         self._server = uvicorn.Server(uvicorn.Config(app, **settings))
-        self._thread = threading.Thread(target=self._server.run, args=([self.socket],), name=name, daemon=True)
+
+    def _run(self) -> None:
+        self._server.run([self.socket])
 
     def start(self) -> None:
         self._thread.start()
@@ -150,6 +194,25 @@ class _Listener:
         if self._thread.ident is not None:
             self._thread.join()
         self.socket.close()
+
+
+def _load_certificate(certificate: str | Path | None, private_key: str | Path | None) -> ssl.SSLContext | None:
+    if certificate is None:
+        if private_key is not None:
+            raise ConfigError("a private key needs its certificate: give both")
+        return None
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    try:
+        # Without a function for the password OpenSSL would ask for it on the terminal.
+        context.load_cert_chain(certificate, private_key, password=lambda: "")
+    except OSError as error:  # SSLError is one
+        key = "" if private_key is None else f" with the key {private_key}"
+        raise ConfigError(
+            f"the certificate {certificate}{key} cannot be used: {error.strerror or error}. Give PEM files, the key "
+            "without a password"
+        ) from error
+    return context
 
 
 def _listen(host: str, port: int) -> socket.socket:

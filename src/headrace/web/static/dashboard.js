@@ -190,12 +190,32 @@ const start = async () => {
   }
 };
 
+const login = async (token) => {
+  const answer = await fetch("/session", { method: "POST", body: JSON.stringify({ token }) });
+  $("login-failed").textContent = answer.ok ? "" : answer.status === 429 ? "Too many wrong tokens: wait a minute." : "That is not the token.";
+  return answer.ok;
+};
+
 $("login").addEventListener("submit", async (event) => {
   event.preventDefault();
-  const answer = await fetch("/session", { method: "POST", body: JSON.stringify({ token: $("token").value }) });
+  const entered = $("token").value;
   $("token").value = "";
-  $("login-failed").textContent = answer.ok ? "" : "That is not the token.";
-  if (answer.ok) start();
+  if (await login(entered)) start();
 });
 
-start();
+// The link that the server prints has the token behind the #; it goes into a cookie, and out of the address bar.
+const enter = async () => {
+  const token = new URLSearchParams(location.hash.slice(1)).get("token");
+  if (token !== null) {
+    history.replaceState(null, "", location.pathname);
+    try {
+      await login(token);
+    } catch {
+      connected("not connected: trying again");
+    }
+  }
+  start();
+};
+addEventListener("hashchange", enter);
+
+enter();
