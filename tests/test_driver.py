@@ -120,7 +120,7 @@ def test_values_and_records_are_piped_together():
         ]  # fmt: skip
 
 
-def test_a_topic_that_nobody_reads_is_refused():
+def test_an_input_topic_that_no_source_reads_is_refused():
     with copying() as driver, pytest.raises(ValueError, match="no source of the topology reads the topic 'inn'"):
         driver.input_topic("inn").pipe(b"v")
 

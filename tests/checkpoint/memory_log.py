@@ -1,4 +1,4 @@
-"""A log in memory that survives the death of whoever writes to it."""
+"""A log in memory that survives the death of its writers."""
 
 from __future__ import annotations
 

@@ -156,8 +156,8 @@ def test_delivery_and_upkeep_beside_the_batches_may_be_killed_too(moment, tmp_pa
         landed = killer.landed
 
 
-class Mortal:
-    """Storage that is the last thing somebody used: it kills before or after the nth file is made or deleted."""
+class KillingStorage:
+    """A storage that kills its user before or after the nth file is created or deleted."""
 
     def __init__(self, storage, killer: Killer) -> None:
         self._storage, self._killer = storage, killer
@@ -178,7 +178,7 @@ class Mortal:
 @pytest.mark.parametrize("nth", range(1, 60, 5))
 def test_any_file_may_be_the_last_that_was_made_or_deleted(nth, when, tmp_path, undisturbed):
     place, killer = ground("disk", tmp_path, WORDS), Killer(f"{when} change", nth, nth + 9)
-    mortal: Any = Mortal(place.storage, killer)
+    mortal: Any = KillingStorage(place.storage, killer)
     place.storage = mortal
     cluster = run_to_end(place, WORDS, inline=0, limit=1)
     assert killer.landed == 2

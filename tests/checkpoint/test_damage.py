@@ -99,7 +99,7 @@ def test_every_damage_is_named_or_repaired(checkpoint, tmp_path):
     assert min(seen["named"], seen["repaired or not needed"]) > 2 * len(damages)
 
 
-def test_the_label_of_a_checkpoint_is_written_anew(tmp_path, caplog):
+def test_the_identity_of_a_checkpoint_is_written_again(tmp_path, caplog):
     ground = scene(tmp_path, "after marker", eager())
     label = (tmp_path / "checkpoint").read_bytes()
     for kind in DAMAGES:

@@ -82,7 +82,7 @@ def test_shares_and_what_they_leave_are_what_one_delivers(known, left):
     assert shared.unshared_topics == [left] * SHARES
 
 
-def test_a_crew_is_asked_again_for_what_may_pass_and_only_for_what_is_large():
+def test_only_a_large_batch_is_shared_and_a_retriable_error_is_retried():
     storage, log = open_storage("memory:///"), MemoryLog(many=4, new=2)
     shared = Shared(storage, log, LogBusyError("busy"), LogBusyError("busy"))
     delivered(shared, log, storage, ["many", "new"])
@@ -91,7 +91,7 @@ def test_a_crew_is_asked_again_for_what_may_pass_and_only_for_what_is_large():
     delivered(unasked, MemoryLog(many=4, new=2), open_storage("memory:///"), [], large=1_000_000)
 
 
-def test_what_goes_wrong_in_a_crew_is_told_with_the_batch_that_it_is_about():
+def test_an_error_in_a_share_names_the_batch():
     storage, log = open_storage("memory:///"), MemoryLog(many=4, new=2)
     shared = Shared(storage, log, StreamsError("no"))
     with pytest.raises(StreamsError, match="no") as error:

@@ -73,7 +73,7 @@ def test_committed_outputs_are_what_is_delivered(tmp_path):
 
 
 def test_the_one_before_may_still_be_delivering_while_it_is_followed(tmp_path):
-    """It was slow, not dead: each of its batches arrives once, whoever delivers it."""
+    """It was slow, not dead: each of its batches arrives once, from either instance."""
     with filled(tmp_path, WORDS) as log:
         ground = Ground(log=log, storage=open_storage(tmp_path / "checkpoint"), state=tmp_path / "state")
         go, caught = threading.Event(), []

@@ -112,7 +112,7 @@ BUILDER = ManifestBuilder(checkpoint="c", application="app", epoch=1)
 
 
 def written(batches, storage, full_up_to) -> Ledger:
-    """The ledger of somebody who writes one manifest after the other."""
+    """The ledger of a coordinator that writes one manifest after the other."""
     ledger = Ledger()
     for number, batch in enumerate(batches):
         builder = replace(BUILDER, clock=number, receipts=[replace(receipt, number=number) for receipt in batch])

@@ -92,7 +92,7 @@ def test_more_partitions_of_a_topic_are_taken_up_where_there_is_none(tmp_path):
     assert sum(len(rows) for rows in outputs(ground.log).values()) == 2 * len(LINES)
 
 
-def test_topics_that_were_made_anew_or_shrank_are_refused(ground):
+def test_topics_that_were_made_again_or_shrank_are_refused(ground):
     run_to_end(ground, WORDS).close()
     topic = ground.log.topics()["lines"]
     ground.log.topics()["lines"] = replace(topic, id="another")

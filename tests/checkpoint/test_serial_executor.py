@@ -27,7 +27,7 @@ def test_work_is_done_in_its_order():
     executor.stop()
 
 
-def test_whoever_hands_over_too_much_has_to_wait():
+def test_a_caller_that_submits_too_much_has_to_wait():
     executor, go, handed = SerialExecutor("x", 2), threading.Event(), []
 
     def hand_over():

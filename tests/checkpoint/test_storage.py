@@ -124,7 +124,7 @@ def test_a_disk_that_does_not_take_a_file_says_why(call, code, says, tmp_path, m
     assert disk.create("a/1", b"data")
 
 
-def test_a_directory_that_vanished_is_not_made_anew(tmp_path):
+def test_a_directory_that_vanished_is_not_created_again(tmp_path):
     disk = DiskStorage(tmp_path / "checkpoint")
     disk.create("a/1", b"x")
     (tmp_path / "checkpoint").rename(tmp_path / "elsewhere")

@@ -185,7 +185,7 @@ def test_topics_of_global_tables_are_those_that_no_sub_topology_reads():
     assert find_global_topics(ledger) == {"rules"}
 
 
-def test_a_topic_that_was_made_anew_can_be_read(reset, ground, log):
+def test_a_topic_that_was_made_again_can_be_read(reset, ground, log):
     played(ground)
     log.delete_topic("lines")
     log.create_topic("lines")
@@ -257,7 +257,7 @@ def test_a_damaged_checkpoint_can_be_reset(reset, ground, log, tmp_path):
     assert written(log) == first * 2
 
 
-def test_a_lost_checkpoint_can_be_begun_anew(reset, ground, log, tmp_path):
+def test_a_lost_checkpoint_can_be_created_again(reset, ground, log, tmp_path):
     played(ground)
     first = written(log)
     for path in sorted((tmp_path / "checkpoint").rglob("*"), reverse=True):
@@ -268,7 +268,7 @@ def test_a_lost_checkpoint_can_be_begun_anew(reset, ground, log, tmp_path):
 
 
 # ---------------------------------------------------------------------------------------------------------- crashes
-class Mortal:
+class Killing:
     """A storage or a log whose user is killed instead of the nth change to either."""
 
     def __init__(self, inner, left: list[int]) -> None:
@@ -292,7 +292,7 @@ def test_a_reset_that_is_killed_has_happened_or_not():
         played(ground)
         first, left = written(ground.log), [changes]
         try:
-            reset_checkpoint(Mortal(ground.storage, left), Mortal(ground.log, left), "app", {LINES: 0}, force=True)  # pyright: ignore[reportArgumentType]
+            reset_checkpoint(Killing(ground.storage, left), Killing(ground.log, left), "app", {LINES: 0}, force=True)  # pyright: ignore[reportArgumentType]
             happened.append("all")
         except Killed:
             happened.append("yes" if load_checkpoint(ground.storage).ledger.positions == {LINES: 0} else "no")

@@ -83,7 +83,7 @@ def test_it_runs_alone_until_it_is_told_to_stop(shop):
 
 
 @pytest.mark.spark
-def test_it_processes_what_is_there_and_begins_anew_after_a_reset(shop):
+def test_it_processes_what_is_there_and_begins_again_after_a_reset(shop):
     settings = ("--application-id", "shop", "--log", "file:log", "--checkpoint", "checkpoint", "--state-dir", "state")
     once = ("run", "shop:build", "--once", *settings, "--set", "num.stream.threads=2")
     assert finished(*once, cwd=shop) == (0, "", "")

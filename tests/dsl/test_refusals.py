@@ -87,7 +87,7 @@ def test_a_global_store_is_not_connected():
     )
 
 
-def test_processors_are_made_anew():
+def test_a_supplier_makes_a_new_processor_each_time():
     single = Forward()
     stream = StreamsBuilder().stream("t")
     table: Any = StreamsBuilder().table("t")

@@ -30,7 +30,7 @@ def table(builder):
 
 
 # ------------------------------------------------------------------------------------------------------------ stores
-def test_a_table_is_not_kept_unless_somebody_needs_it(builder, table):
+def test_a_table_has_no_store_unless_an_operator_needs_it(builder, table):
     table.filter(bool).to_stream().to("out")
     assert graph_of(builder).stores == {}
     assert table.queryable_store_name is None
@@ -87,7 +87,7 @@ def test_a_global_table_has_a_source_of_its_own(builder):
 
 
 # -------------------------------------------------------------------------------------------------------- old values
-def test_nobody_sends_old_values_unasked(builder, table):
+def test_old_values_are_sent_only_where_they_are_needed(builder, table):
     table.map_values(str).to_stream()
     assert [t.send_old for t in nodes(builder, n.TableSource) + nodes(builder, n.TableMapValues)] == [False, False]
 

@@ -16,7 +16,7 @@ def day_of(timestamp):
     return datetime.fromtimestamp(timestamp / 1_000, NEW_YORK).date()
 
 
-def test_minimum_maximum_and_moving_average_start_anew_every_day():
+def test_minimum_maximum_and_moving_average_start_again_every_day():
     with Play(daily_prices) as play:
         play.pipe(
             "trades",

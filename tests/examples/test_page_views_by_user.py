@@ -11,7 +11,7 @@ def test_the_changes_of_the_table_make_the_same_table_again():
         assert play.stored("views-by-user") == play.stored("views-by-user-again") == {"ada": 2, "bob": 1}
 
 
-def test_whoever_is_forgotten_is_gone_from_both_tables():
+def test_a_user_that_is_deleted_is_gone_from_both_tables():
     with Play(page_views_by_user) as play:
         play.pipe("page-views", ("ada", "/", 0), ("ada", "/forget-me", 1))
         assert play.pairs(CHANGES) == [("ada", 1), ("ada", None)]

@@ -43,7 +43,7 @@ class Killer:
             os.kill(process, signal.SIGSTOP if kill.whom in _STOPPED else signal.SIGKILL)
 
     def abandon(self) -> None:
-        """As if this process were on a host that is cut off: nobody finds it, and whoever waits for it is gone.
+        """As if this process were on a host that is cut off: no process finds it, and no process waits for it any more.
 
         A slot need not be abandoned: it is replaced when its lease has expired.
         """

@@ -131,7 +131,7 @@ def summed(rows: list[Any]) -> list[Any]:
 
 # -------------------------------------------------------------------------------------------------------- its answers
 class Answer(msgspec.Struct, frozen=True):
-    """What somebody was told: `question` is a number of `questions()`."""
+    """An answer to a query: `question` is a number of `questions()`."""
 
     by: str
     question: int

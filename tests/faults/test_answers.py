@@ -29,7 +29,7 @@ URL = re.compile(r"http://127\.0\.0\.1:\d+")
 
 
 class Place:
-    """A log, an application that lives again and again, and somebody who follows it."""
+    """A log, an application that is started again and again, and its replicas."""
 
     def __init__(self, folder: Path, jvm: dict[str, str]) -> None:
         self.folder, self._jvm, self.runs, self.replicas = folder, jvm, list[Run](), list[Run]()
@@ -74,7 +74,7 @@ class Place:
         return sum(offset for at, offset in position.items() if at.startswith("lines"))
 
     def goes_on(self, run: Run, seen: Questioner) -> None:
-        """Waits until whoever follows has seen the work of a run."""
+        """Waits until the replicas have seen the results of a run."""
         wait_until(lambda: url_of(run) is not None, run)
         known = self.read(seen.position)
         wait_until(lambda: self.read(seen.position) > known + 60, run)

@@ -50,7 +50,7 @@ def broker() -> Iterator[KafkaBroker]:
 
 
 class Scenario:
-    """An application on Kafka, the broker, and somebody who watches."""
+    """An application on Kafka, the broker, and a reader of committed records."""
 
     def __init__(self, broker: KafkaBroker, place: Deployment, due: Outputs, stores: Any) -> None:
         self.broker, self.place, self._due, self._stores = broker, place, due, stores
@@ -196,7 +196,7 @@ def test_of_two_instances_the_one_that_slept_in_the_middle_of_a_commit_must_stop
 
 
 # ------------------------------------------------------------------------------------------------------------- shares
-def test_whoever_is_killed_or_sleeps_while_shares_are_delivered_loses_nothing_and_repeats_nothing(make_scenario, jvm):
+def test_processes_killed_or_stopped_while_they_deliver_shares_lose_and_repeat_nothing(make_scenario, jvm):
     scenario = make_scenario(120, config=SHARED)
     one_of_two = [Kill(f"before {SHARE}", 5, SLEEPER), Kill(f"after {SHARE}", 5)]
     all_but_the_marker = [Kill(f"before {DELIVERY}", 4)]

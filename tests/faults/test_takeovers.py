@@ -21,12 +21,12 @@ from tests.faults.programs import CACHE_OFF, count_words, line
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
 TAKEOVERS = 5
-AHEAD = 60  # lines that wait: whoever is killed is at work
+AHEAD = 60  # lines that wait, so that the killed instance is busy
 PAGES = ("--master", "local[1]", "--web", "--port", "0")
 
 
 class Watch:
-    """What the checkpoint tells to whoever follows it, beside those who stand by."""
+    """What a follower of the checkpoint sees, beside the standbys."""
 
     def __init__(self, place: Deployment) -> None:
         self._follower = Follower.open(place.folder / "checkpoint")

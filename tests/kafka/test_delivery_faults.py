@@ -1,4 +1,4 @@
-"""Deliveries while brokers die, stand still or are taken over: whoever reads what is committed sees all of it, once."""
+"""Deliveries while brokers die, stand still or are taken over: a read-committed consumer sees all records, once."""
 
 from __future__ import annotations
 
@@ -144,7 +144,7 @@ def test_a_broker_that_stands_still_during_a_commit_for_longer_than_a_request_ma
     check(log, case, 3)
 
 
-def test_a_broker_that_dies_at_any_time_while_somebody_reads(broker: KafkaBroker, log: KafkaLog, case: str):
+def test_a_broker_that_dies_at_any_time_while_a_consumer_reads(broker: KafkaBroker, log: KafkaLog, case: str):
     batches, over, seen = 60, threading.Event(), dict[int, list[bytes]]({0: [], 1: []})
 
     def read() -> None:
@@ -192,7 +192,7 @@ def test_a_transaction_that_had_to_be_aborted_for_a_reason_that_passes_is_done_a
     check(log, case, 3)
 
 
-def test_the_open_transaction_of_somebody_else_hides_deliveries_but_does_not_stop_them(
+def test_the_open_transaction_of_another_producer_hides_deliveries_but_does_not_stop_them(
     broker: KafkaBroker, log: KafkaLog, case: str, caplog
 ):
     log.deliver(case, 0, items(case, 0))

@@ -1,4 +1,4 @@
-"""A batch that several processes deliver together: whoever dies or sleeps meanwhile, every partition has it once."""
+"""A batch that several processes deliver together: if one of them dies or stops, every partition has it once."""
 
 from __future__ import annotations
 
@@ -187,21 +187,21 @@ def test_many_marks_of_shares_hide_no_marker(logs: Logs):
 def test_what_a_cluster_refuses_in_a_share_is_named(guarded: KafkaBroker):
     with KafkaLog(guarded.address) as log:
         log.create_topic("shared", 2, {"max.message.bytes": 1000})
-        log.deliver("crew", 0, [])
-        name = shared_out(log, "crew", 1)
+        log.deliver("guarded", 0, [])
+        name = shared_out(log, "guarded", 1)
         at, share = TopicPartition("shared", 1), Share(1, 0, name)
         with pytest.raises(RecordTooLargeError, match="shared"):
-            log.deliver_share("crew", share, [(at, Records([None], [bytes(5000)], [1]))])
+            log.deliver_share("guarded", share, [(at, Records([None], [bytes(5000)], [1]))])
         some = [(at, Records([None], [b"v"], [1]))]
         allow(guarded, "bob", "TOPIC", "shared", "DESCRIBE", "DESCRIBE_CONFIGS")
-        allow(guarded, "bob", "TOPIC", "crew-delivered", "ALL")
+        allow(guarded, "bob", "TOPIC", "guarded-delivered", "ALL")
         with KafkaLog(guarded.secured, guarded.settings_of("bob")) as bob:
-            with pytest.raises(LogUnavailableError, match=r"as 'crew-delivery-0' was refused: an ACL for the trans"):
-                bob.deliver_share("crew", share, some)
-            allow(guarded, "bob", "TRANSACTIONAL_ID", "crew-delivery-0", "ALL")
-            with pytest.raises(LogUnavailableError, match=r"as 'crew-delivery-0' to shared.* was refused: an ACL"):
-                bob.deliver_share("crew", share, some)
+            with pytest.raises(LogUnavailableError, match=r"as 'guarded-delivery-0' was refused: an ACL for the trans"):
+                bob.deliver_share("guarded", share, some)
+            allow(guarded, "bob", "TRANSACTIONAL_ID", "guarded-delivery-0", "ALL")
+            with pytest.raises(LogUnavailableError, match=r"as 'guarded-delivery-0' to shared.* was refused: an ACL"):
+                bob.deliver_share("guarded", share, some)
             allow(guarded, "bob", "TOPIC", "shared", "WRITE")
-            bob.deliver_share("crew", share, some)
-        assert log.deliver("crew", 1, [])
+            bob.deliver_share("guarded", share, some)
+        assert log.deliver("guarded", 1, [])
         assert [row[2] for chunk in log.read(at, 0) for row in chunk.rows()] == [b"v"]

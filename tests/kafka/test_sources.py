@@ -102,7 +102,7 @@ def test_partitions_that_a_topic_gets_are_read(place: Place):
         wait_for(app, lambda: out(place) == ["a", "b"])
 
 
-def test_a_topic_that_is_deleted_and_made_anew_stops_an_application_that_runs(place: Place):
+def test_a_topic_that_is_deleted_and_made_again_stops_an_application_that_runs(place: Place):
     create(place)
     append(place, "a")
     with place.app(copying(place)) as app:

@@ -9,7 +9,7 @@ from headrace.log.embedded.file_log import FileLog
 from headrace.log.protocol import Log
 from tests.clocks import ManualClock
 from tests.kafka.fixtures import broker_address, warm
-from tests.kafka.room import Room
+from tests.kafka.prefixed_log import PrefixedLog
 from tests.log.harness import NOW, file_log, scratch
 
 __all__ = ["broker_address", "warm"]
@@ -31,7 +31,7 @@ def clock() -> ManualClock:
 def log(request: pytest.FixtureRequest, directory: Path, clock: ManualClock) -> Iterator[Log]:
     """Any kind of log, with the topics a and b."""
     is_kafka = request.param == "kafka"
-    with Room(request.getfixturevalue("warm"), clock) if is_kafka else file_log(directory, clock) as log:
+    with PrefixedLog(request.getfixturevalue("warm"), clock) if is_kafka else file_log(directory, clock) as log:
         log.create_topic("a")
         log.create_topic("b", 3)
         yield log

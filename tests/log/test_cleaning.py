@@ -104,7 +104,7 @@ def test_a_deleted_topic_leaves_nothing_behind(embedded: FileLog, monkeypatch: p
     assert (chunk_count(embedded), chunk_files(directory)) == (0, [])
 
 
-def test_files_that_nobody_names_go_when_they_are_old(
+def test_files_that_no_row_names_are_deleted_when_they_are_old(
     embedded: FileLog, directory: Path, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(chunks, "LARGE", 100)

@@ -321,7 +321,7 @@ def test_a_dead_members_partitions_are_taken_over_from_its_last_commit(log: Log,
         until(lambda: seen(heir.poll(timeout=2000)), [b"1", b"2"])
         with pytest.raises(ProducerFencedError, match="no longer a member"):
             dead.commit()
-        assert dead.poll() == []  # it was not dead, but has to start anew
+        assert dead.poll() == []  # it was not dead, but has to join again
         assert dead.assignment == frozenset()
         heir.commit()
     assert log.committed("g") == {A: 2}

@@ -92,7 +92,7 @@ def test_several_logs_of_one_directory_are_written_together(embedded: FileLog, m
         log.close()
 
 
-def test_one_that_fails_takes_nobody_with_it(embedded: FileLog, monkeypatch: pytest.MonkeyPatch):
+def test_a_write_that_fails_does_not_fail_the_others(embedded: FileLog, monkeypatch: pytest.MonkeyPatch):
     crowd = Crowd(embedded)
     crowd.run([append(embedded, "a" if i % 3 else "missing", b"%d" % i) for i in range(9)], monkeypatch)
     assert crowd.transactions == 2
@@ -151,7 +151,9 @@ def test_if_the_writing_thread_is_interrupted_the_others_are_told(embedded: File
     assert not commits._has_leader
 
 
-def test_one_that_is_interrupted_while_it_waits_holds_nobody_up(embedded: FileLog, monkeypatch: pytest.MonkeyPatch):
+def test_a_write_that_is_interrupted_while_it_waits_does_not_block_the_others(
+    embedded: FileLog, monkeypatch: pytest.MonkeyPatch
+):
     commits = GroupCommit(embedded._resources.database)
     held, free = threading.Event(), threading.Event()
     leader = threading.Thread(target=lambda: commits.run(lambda _: held.set() or free.wait()))

@@ -127,7 +127,7 @@ def test_only_the_holder_of_a_partition_commits_it(log: Log, clock: ManualClock)
     log.delete_group("g")
 
 
-def test_a_late_commit_is_taken_while_nobody_else_reads(embedded: FileLog, clock: ManualClock):
+def test_a_late_commit_is_accepted_while_no_other_member_reads(embedded: FileLog, clock: ManualClock):
     join(embedded, "m")
     clock.advance(LEASE)
     embedded.commit("g", {B: 1}, member="m")

@@ -58,7 +58,7 @@ def test_a_log_of_another_version_is_refused(directory: Path):
         FileLog(directory)
 
 
-def test_a_creation_that_was_cut_short_is_begun_anew(directory: Path):
+def test_a_creation_that_was_cut_short_is_created_again(directory: Path):
     (directory / "lock").touch()
     (directory / "log.db").touch()
     with FileLog(directory) as log:

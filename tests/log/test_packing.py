@@ -29,7 +29,7 @@ GOLDEN = bytes.fromhex(
 
 
 @given(entries, st.booleans())
-def test_whatever_is_packed_comes_out_again(entries, with_offsets):
+def test_packed_records_are_unpacked_unchanged(entries, with_offsets):
     given_offsets = [i * i for i in range(len(entries))] if with_offsets else None
     unpacked, offsets = unpack(pack(Records.from_rows(entries), given_offsets))
     assert offsets == given_offsets

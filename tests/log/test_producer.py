@@ -167,7 +167,7 @@ def test_a_full_batch_does_not_wait(log: Log):
     assert len(rows(log, A)) == 20
 
 
-def test_whoever_sends_faster_than_the_log_writes_has_to_wait(log: Log):
+def test_a_sender_that_is_faster_than_the_log_has_to_wait(log: Log):
     with Producer(log, buffer_size=2000, linger=0) as producer:
         for i in range(300):
             producer.send("a", None, b"%0100d" % i)
@@ -215,16 +215,16 @@ def test_a_producer_that_was_idle_for_too_long_gets_a_new_id(log: Log):
     assert values(log, A) == [b"1"]
 
 
-def test_an_error_reaches_whoever_asks_and_only_once(log: Log):
+def test_an_error_is_raised_where_the_result_is_asked_for_and_only_once(log: Log):
     producer = producer_on(Unreliable(log, *[LogUnavailableError("full")] * 2, stored=False), linger=LONG)
     asked = producer.send("a", None, b"1")
     with pytest.raises(LogUnavailableError, match="full"):
         asked.result()
     assert str(asked.exception()) == "full"
-    producer.flush()  # somebody was told
+    producer.flush()  # result() has raised the error
     producer.send("a", None, b"2")
     with pytest.raises(LogUnavailableError, match="full"):
-        producer.flush()  # nobody else was
+        producer.flush()  # nothing else has raised this one
     assert producer.send("a", None, b"3").exception() is None
     producer.close()
     assert values(log, A) == [b"3"]

@@ -95,7 +95,7 @@ def in_order(records: list[Record]) -> Iterator[tuple[Record, int]]:
 
 
 def folded(records: Iterable[Record], parts: Aggregate) -> tuple[Any, int] | None:
-    """The aggregate of records; where it becomes None it starts anew."""
+    """The aggregate of records; where it becomes None it starts again."""
     value, timestamp = None, -1
     for record in records:
         value, timestamp = (parts.initial, record.timestamp) if value is None else (value, timestamp)
@@ -177,7 +177,7 @@ def closed_by(records: list[Record], results: Mapping[Windowed, tuple[Any, int] 
     return {key: result for key, result in results.items() if result is not None and key.window.end + wait <= now}
 
 
-# ------------------------------------------------------------------------------------- tables that are grouped anew
+# ------------------------------------------------------------------------------------- tables with other keys
 def regrouped(records: Iterable[Record], grouping: Spec, parts: Aggregate, types: Types) -> list[tuple[Any, Any]]:
     """The updates of an aggregate over a table, of which `records` are the updates."""
     select: Callable[[Any, Any], tuple[Any, Any]] = pair_mapper(grouping, types)[1]

@@ -54,7 +54,7 @@ def with_long_retention(case: Case) -> dict[str, Any]:
 
 
 def by_way_of_a_topic(case: Case) -> dict[str, Any]:
-    """What groups a suppressed table anew gets it from a topic."""
+    """A suppressed table that is grouped by another key is read from a topic."""
     suppressed = [s["id"] for s in case["topology"] if s["op"] == "suppress"]
     groupings = [s["id"] for s in case["topology"] if s["op"] == "groupBy" and s["from"] in suppressed]
     if not groupings:

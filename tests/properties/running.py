@@ -54,7 +54,7 @@ class Ran(NamedTuple):
 
 @contextmanager
 def engines(kind: str) -> Iterator[Callable[[int], Engine]]:
-    """How to open the engine of a stage: in memory it is always the same one, on disk it is opened anew."""
+    """How to open the engine of a stage: in memory it is always the same one, on disk it is opened again."""
     if kind == "memory":
         opened: dict[int, Engine] = {}
         yield lambda number: opened.setdefault(number, MemoryEngine())

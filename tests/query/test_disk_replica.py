@@ -107,7 +107,7 @@ def missing(place):
 @pytest.mark.parametrize(
     "damage", [cut_off, garbage, of_other_tasks, of_an_attempt_that_did_not_win, missing], ids=lambda f: f.__name__
 )
-def test_what_cannot_be_trusted_is_made_anew(cluster, tmp_path, damage):
+def test_what_cannot_be_trusted_is_made_again(cluster, tmp_path, damage):
     cluster.run(6)
     first = following(cluster, tmp_path)
     first.refresh()
@@ -118,7 +118,7 @@ def test_what_cannot_be_trusted_is_made_anew(cluster, tmp_path, damage):
     second.close()
 
 
-def test_after_a_crash_of_the_machine_it_is_made_anew(cluster, tmp_path):
+def test_after_a_crash_of_the_machine_it_is_made_again(cluster, tmp_path):
     cluster.run(6)
     first = following(cluster, tmp_path)
     first.refresh()
@@ -131,7 +131,7 @@ def test_after_a_crash_of_the_machine_it_is_made_anew(cluster, tmp_path):
     second.close()
 
 
-def test_the_copy_of_another_checkpoint_is_made_anew_and_tasks_that_are_no_more_are_forgotten(tmp_path):
+def test_the_copy_of_another_checkpoint_is_made_again_and_tasks_that_are_no_more_are_forgotten(tmp_path):
     follower = following(finished(THREE), tmp_path)
     follower.refresh()
     follower.close()

@@ -161,7 +161,7 @@ def test_without_a_batch_nothing_is_ready(follow):
         follower.query("counts", KeyQuery("k1"))
 
 
-def test_a_checkpoint_that_is_begun_anew_is_followed_from_nothing(follow):
+def test_a_checkpoint_that_is_created_again_is_followed_from_nothing(follow):
     cluster = finished(limit=1)
     follower = follow(cluster.storage)
     assert follower.refresh().store("counts").get("k1").value > 1

@@ -145,7 +145,9 @@ class Watching:
         (lambda words: words.count().to_stream().process(Watching), False),
     ],
 )
-def test_only_where_nobody_can_tell(change: Callable[[Any], Any], is_counted: bool) -> None:
+def test_records_are_counted_together_only_where_no_operator_needs_each(
+    change: Callable[[Any], Any], is_counted: bool
+) -> None:
     builder = StreamsBuilder()
     words = builder.stream("in").group_by(lambda _, word: word)
     change(words)

@@ -183,7 +183,7 @@ def test_a_store_of_another_processor_is_not_there():
         drive(builder)
 
 
-def test_a_store_that_nobody_added_is_refused_when_the_topology_is_built():
+def test_a_store_that_was_not_added_is_refused_when_the_topology_is_built():
     builder = StreamsBuilder()
     builder.stream("in").process(Count, "counts")
     with pytest.raises(TopologyError, match="counts"):

@@ -291,7 +291,7 @@ def test_what_a_punctuation_forwards_goes_through_the_rest_of_the_program():
     assert [(record.key, record.timestamp, record.headers) for record in found] == [("tick", 10, ())]
 
 
-def test_a_schedule_made_while_records_are_processed_begins_anew_after_a_restart():
+def test_a_schedule_made_while_records_are_processed_begins_again_after_a_restart():
     fired: list[int] = []
 
     class Waits:

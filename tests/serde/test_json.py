@@ -121,5 +121,5 @@ def test_any_type_of_msgspec_will_do():
     [(Position, True), (Order, True), (Tree, True), (Trade, False), (Basket, False), (Draft, False), (Model, False),
      (dict, False), (tuple[int, str], True)],
 )  # fmt: skip
-def test_only_what_nobody_can_change_counts_as_immutable(kind, immutable):
+def test_only_types_that_cannot_be_changed_are_immutable(kind, immutable):
     assert json_of(kind).immutable is immutable

@@ -49,7 +49,7 @@ class Place:
 
 
 def wait_for(app: Application, reached: Callable[[], bool]) -> None:
-    """Until something is so; the application may be planned anew in between."""
+    """Waits until a condition holds; the application may be planned again meanwhile."""
     event = threading.Event()
     for _ in range(int(PATIENCE / 0.1)):
         if reached():

@@ -78,7 +78,7 @@ def test_who_goes_on_from_a_group_gets_its_state(log: Log):
     assert result.delta.changes
 
 
-def test_who_begins_anew_gets_nothing(log: Log):
+def test_without_committed_offsets_no_changelogs_are_found(log: Log):
     written(log, "app-counts-changelog", (b"a", bytes(8)))
     assert find_changelogs(log, job_of(log, count), {}) == {}
     assert find_changelogs(log, job_of(log, count), read(log, "another")) == {}

@@ -16,7 +16,7 @@ def end(attempt: int, slot: int, level: int, *rows: tuple[int, bytes]) -> Delive
     return Delivery(attempt, slot, level, is_end=True, rows=rows)
 
 
-def test_level_0_waits_for_nobody():
+def test_level_0_waits_for_no_other_level():
     some = exchange()
     some.begin(1, {0, 1})
     assert some.is_ready(0)

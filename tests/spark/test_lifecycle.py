@@ -81,7 +81,7 @@ def test_a_paused_application_reads_nothing_until_it_is_resumed(place: Place):
         assert place.read("out") == ["a"]
 
 
-def test_what_a_function_raises_stops_the_application_and_reaches_whoever_waits(place: Place):
+def test_what_a_function_raises_stops_the_application_and_is_raised_by_drain(place: Place):
     builder = StreamsBuilder()
     builder.stream("in", value=serde.STRING).map_values(int).to("out", value=serde.INTEGER)
     app, over = place.app(builder.build()), threading.Event()

@@ -79,7 +79,7 @@ def test_who_does_not_know_the_secret_is_not_let_in(ends):
     assert other.frames.empty()
 
 
-def test_who_says_nothing_keeps_nobody_waiting(ends):
+def test_a_silent_connection_does_not_delay_others(ends):
     one, other = ends
     with socket.create_connection(("127.0.0.1", other.endpoint.port)):
         one.endpoint.connect("127.0.0.1", other.endpoint.port).send(b"hello")
@@ -98,7 +98,7 @@ def test_a_closed_connection_is_noticed_at_both_ends_and_takes_nothing(ends):
         connection.send(b"more")
 
 
-def test_nobody_there_is_an_error_that_names_the_address(ends):
+def test_an_address_without_a_server_is_an_error_that_names_it(ends):
     one, other = ends
     port = other.endpoint.port
     other.endpoint.close()

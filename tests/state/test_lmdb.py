@@ -84,7 +84,7 @@ def test_a_machine_that_does_not_count_its_starts_keeps_the_contents(tmp_path):
     assert boot_id(tmp_path / "no such file") == ""
 
 
-def test_state_that_nobody_noted_a_start_for_is_discarded_where_starts_are_known(tmp_path):
+def test_state_without_a_recorded_boot_is_discarded_where_boots_are_known(tmp_path):
     engine = LmdbEngine(tmp_path, boot="")
     engine.commit([(b"k", b"v")], ONE)
     engine.close()

@@ -325,7 +325,7 @@ def test_secrets_are_in_no_page_and_no_error(cluster):
         assert ask(server.url, "/health").status == 503
 
 
-def test_of_what_nobody_foresaw_nothing_is_told(cluster):
+def test_an_unexpected_error_reveals_nothing(cluster):
     class Broken(FakeApplication):
         def report(self):
             raise RuntimeError("the password is hunter2")

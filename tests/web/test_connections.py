@@ -50,7 +50,7 @@ def read_all(connection):
     ],
     ids=["idle", "in the headers", "in the body"],
 )
-def test_300_connections_that_do_nothing_keep_nobody_out(cluster, raw):
+def test_300_idle_connections_do_not_block_others(cluster, raw):
     with served(cluster, FakeApplication()) as server, ExitStack() as stack:
         for _ in range(300):
             connect(server, raw, stack)

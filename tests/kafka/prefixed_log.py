@@ -22,7 +22,7 @@ from tests.clocks import ManualClock
 Offsets = Mapping[TopicPartition, int]
 
 
-class Room:
+class PrefixedLog:
     """What it says of each method, `Log` says; waiting is moving the clock."""
 
     stores_chunks = KafkaLog.stores_chunks
