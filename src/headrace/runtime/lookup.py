@@ -16,15 +16,6 @@ from headrace.runtime.tables import keyed_lookup, lookup_in
 from headrace.state.buffer import SuppressBuffer
 from headrace.topology import nodes as n
 from headrace.topology.graph import Graph
-from headrace.topology.nodes import (
-    Suppress,
-    TableFilter,
-    TableJoin,
-    TableJoinMerge,
-    TableMapValues,
-    TablePassThrough,
-    TableTransformValues,
-)
 
 Found = tuple[Any, int] | None
 
@@ -36,8 +27,8 @@ class Lookups:
         self,
         graph: Graph,
         env: Callable[[], Env],
-        buffer_of: Callable[[Suppress], SuppressBuffer],
-        transformer_of: Callable[[TableTransformValues], Callable[[Any, Any], Any]],
+        buffer_of: Callable[[n.Suppress], SuppressBuffer],
+        transformer_of: Callable[[n.TableTransformValues], Callable[[Any, Any], Any]],
     ) -> None:
         self._graph, self._env, self._buffer_of, self._transformer_of = graph, env, buffer_of, transformer_of
         self._made: dict[str, Lookup] = {}
@@ -50,19 +41,19 @@ class Lookups:
     def _make(self, name: str) -> Lookup:
         node, env = self._graph.nodes[name], self._env()
         match node:
-            case TablePassThrough():
+            case n.TablePassThrough():
                 return keyed_lookup(env.store(node.store))
-            case Suppress():
+            case n.Suppress():
                 return self._suppressed(node)
-            case TableTransformValues(store=None):
+            case n.TableTransformValues(store=None):
                 return self._transformed(node)
-            case TableFilter(store=None):
+            case n.TableFilter(store=None):
                 return self._computed(name, filtered(node))
-            case TableMapValues(store=None):
+            case n.TableMapValues(store=None):
                 return self._computed(name, mapped(node))
-            case TableJoinMerge(store=None):
+            case n.TableJoinMerge(store=None):
                 left = self._graph.nodes[self._graph.parents[name][0]]
-                return joined_lookup(cast("TableJoin", left), env)
+                return joined_lookup(cast("n.TableJoin", left), env)
             case _:
                 store = getattr(node, "store", None)
                 if store is None:
@@ -81,7 +72,7 @@ class Lookups:
 
         return derived(parent, compute)
 
-    def _transformed(self, node: TableTransformValues) -> Lookup:
+    def _transformed(self, node: n.TableTransformValues) -> Lookup:
         """Computes the value with a transformer of its own, which is called for absent values too."""
         parent, transform, here = self._parent(node.name), self._transformer_of(node), self._env().here
 
@@ -93,7 +84,7 @@ class Lookups:
 
         return derived(parent, compute)
 
-    def _suppressed(self, node: Suppress) -> Lookup:
+    def _suppressed(self, node: n.Suppress) -> Lookup:
         """The value that `suppress` emitted last, which is older than the updates that it holds back."""
         parent, buffer = self._parent(node.name), self._buffer_of(node)
 

@@ -17,7 +17,7 @@ timestamp of the record that made the last update.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 from headrace.errors import InvalidStateStoreError
 from headrace.model.record import Headers, stamped
@@ -81,41 +81,38 @@ def versioned_put(store: Versions) -> Callable[[Any, Any, int], bool | None]:
 
 
 def versioned_lookup(store: Versions) -> Lookup:
-    def get(key: Any) -> tuple[Any, int] | None:
-        found = store.get(key)
-        return None if found is None else (found.value, found.timestamp)
-
-    def as_of(key: Any, time: int) -> tuple[Any, int] | None:
+    def get(key: Any, time: int | None = None) -> tuple[Any, int] | None:
         found = store.get(key, time)
         return None if found is None else (found.value, found.timestamp)
 
-    return Lookup(get, as_of)
+    return Lookup(get, get)
 
 
-class CachedValues:
-    """A key-value or window store, for its cache."""
+class Cached(NamedTuple):
+    """What the cache reads from a store; keys are those of the table (windowed for windows and sessions)."""
 
-    def __init__(self, store: KeyValues | WindowedValues) -> None:
-        self.table, self.with_time = store.table, as_held
-        self.before = store.before if isinstance(store, WindowedValues) else store.table.committed
+    table: Table
+    before: Callable[[bytes], Any]  # the value at a place before this batch
+    with_time: Callable[[Any, Any], tuple[Any, int]]  # value and timestamp, from a key and the entry of the table
 
 
-class CachedSessions:
-    """A session store, for its cache: the result of a session has the timestamp of the session's end."""
+def cached(store: Any) -> Cached:
+    match store:
+        case Sessions():
+            return Cached(store.table, store.before, at_session_end)
+        case WindowedValues():
+            return Cached(store.table, store.before, as_held)
+        case _:
+            return Cached(store.table, store.table.committed, as_held)
 
-    def __init__(self, store: Sessions) -> None:
-        self.table, self.before = store.table, store.before
 
-    def with_time(self, key: Windowed, held: Any) -> tuple[Any, int]:
-        return held, key.window.end
+def at_session_end(key: Windowed, held: Any) -> tuple[Any, int]:
+    """The result of a session has the timestamp of the session's end."""
+    return held, key.window.end
 
 
 def as_held(_key: Any, held: tuple[Any, int]) -> tuple[Any, int]:
     return held
-
-
-def cached(store: Any) -> Cached:
-    return CachedSessions(store) if isinstance(store, Sessions) else CachedValues(store)
 
 
 def is_cached(name: str, env: Env) -> bool:
@@ -128,13 +125,6 @@ def forwarder(name: str, env: Env, emit: Emit, *, send_old: bool) -> Forward:
     if is_cached(name, env):
         return cache_of(name, cached(env.store(name)), env, emit, send_old=send_old).forward()
     return at_once(emit, send_old=send_old)
-
-
-def windowed_lookup(store: WindowedValues) -> Lookup:
-    def get(key: Windowed) -> tuple[Any, int] | None:
-        return store.fetch(key.key, key.window.start)
-
-    return Lookup(get)
 
 
 def keyed_lookup(store: Any) -> Lookup:
@@ -152,7 +142,11 @@ def lookup_in(store: Any) -> Lookup:
         case Versions():
             return versioned_lookup(store)
         case WindowedValues():
-            return windowed_lookup(store)
+
+            def fetch(key: Windowed) -> tuple[Any, int] | None:
+                return store.fetch(key.key, key.window.start)
+
+            return Lookup(fetch)
         case Sessions():
 
             def get(key: Windowed) -> tuple[Any, int] | None:
@@ -180,23 +174,6 @@ def by_last(touched: Sequence[bytes]) -> Iterator[bytes]:
     [b'b', b'a']
     """
     return reversed(dict.fromkeys(reversed(touched)))
-
-
-class Cached(Protocol):
-    """What the cache reads from a store; keys are those of the table (windowed for windows and sessions)."""
-
-    @property
-    def table(self) -> Table: ...
-
-    @property
-    def before(self) -> Callable[[bytes], Any]:
-        """The value at a place before this batch."""
-        ...
-
-    @property
-    def with_time(self) -> Callable[[Any, Any], tuple[Any, int]]:
-        """The value and the timestamp, from a key and the entry of the table for it."""
-        ...
 
 
 def at_once(emit: Emit, *, send_old: bool) -> Forward:
