@@ -84,11 +84,6 @@ class SlotRegistry:
             self._slots[slot].has_job = True
         return due
 
-    def next_submission(self) -> float | None:
-        """The time at which a slot has to be submitted again; None if all have jobs."""
-        times = [state.submit_at for state in self._slots.values() if state.is_wanted and not state.has_job]
-        return min(times, default=None)
-
     # ----------------------------------------------------------------------------------------------------- what happens
     def register(self, slot: int, host: str, port: int, process: int, now: float) -> Registration | None:
         """A process serves the slot from now on; None if it is not wanted, and has to end."""
