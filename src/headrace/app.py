@@ -286,7 +286,8 @@ class Application:
             self._become(State.RUNNING)
 
     def _fail(self, error: Exception) -> None:
-        _log.error("%s has stopped: %s", self.application_id, error)
+        summary = None if self.setup.config.log_record_values else getattr(error, "summary", None)
+        _log.error("%s has stopped: %s", self.application_id, summary or error)
         self._failed = error
         self._become(State.PENDING_ERROR)
         self.stop()

@@ -41,12 +41,21 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from headrace.model.ids import TopicPartition
+from headrace.secrets import mask_secrets
 
 
 class StreamsError(Exception):
-    """Something went wrong while a topology was built or run."""
+    """Something went wrong while a topology was built or run. Passwords and tokens in its message are masked.
+
+    >>> print(StreamsError("s3://key:secret@bucket/shop does not answer"))
+    s3://***@bucket/shop does not answer
+    """
 
     retriable = False
+    summary: str | None = None  # the message without data of records, for logs; None: it has none
+
+    def __str__(self) -> str:
+        return mask_secrets(super().__str__())
 
 
 class CapturedStateWarning(UserWarning):

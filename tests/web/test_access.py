@@ -13,9 +13,9 @@ from headrace.checkpoint.storage import ObjectStorage
 from headrace.errors import ConfigError
 from headrace.query import Follower
 from headrace.query.client import Client
+from headrace.secrets import mask_secrets, mask_settings
 from headrace.web import ApplicationView, Server
 from headrace.web.access import COOKIE, LoginLimit
-from headrace.web.secrets import mask_secrets, mask_settings
 from tests.query.programs import finished
 from tests.web.servers import FakeApplication, ask, served
 

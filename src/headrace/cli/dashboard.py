@@ -10,6 +10,7 @@ import typer
 from headrace.cli.options import Checkpoint, Program, load_topology, open_follower
 from headrace.cli.output import print_note
 from headrace.cli.web_server import ServerOptions, takes_server
+from headrace.secrets import mask_secrets
 from headrace.spark.application_state import ended_by_signals
 from headrace.web.dashboard_json import ApplicationView
 
@@ -38,5 +39,5 @@ def _serve(checkpoint: str, topology: str | None, state_dir: str | None, options
     follower, loaded = open_follower(checkpoint, topology, state_dir), load_topology(topology)
     view = ApplicationView(follower=follower, topology=None if loaded is None else loaded.describe())
     with closing(follower), ended_by_signals() as stop, options.open(view) as server:
-        print_note(f"{server.link} shows {checkpoint}. Ctrl-C ends it.")
+        print_note(f"{server.link} shows {mask_secrets(checkpoint)}. Ctrl-C ends it.")
         stop.wait()

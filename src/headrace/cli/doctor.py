@@ -19,6 +19,7 @@ from headrace.cli.options import AsJson, CommandConfig, LogAddress, Servers, log
 from headrace.cli.output import print_json, stdout
 from headrace.directories import check_directory, state_directory
 from headrace.errors import StreamsError, UnsafePathError
+from headrace.secrets import mask_secrets
 from headrace.spark.session import find_java
 
 _STYLES = {"ok": "green", "warn": "yellow", "fail": "bold red"}
@@ -45,6 +46,7 @@ def doctor(
         check_loopback(),
         *map(check_port, port or ()),
     ]
+    found = [check._replace(found=mask_secrets(check.found), advice=mask_secrets(check.advice)) for check in found]
     if as_json:
         print_json([check._asdict() for check in found])
     else:

@@ -31,6 +31,7 @@ from headrace.cli import (
 )
 from headrace.cli.output import print_note, silence_stdout
 from headrace.errors import StreamsError, UnknownTopicError
+from headrace.secrets import mask_secrets
 
 DEBUG = "HEADRACE_DEBUG"
 
@@ -84,8 +85,17 @@ def configure_logging(
     ] = False,
 ) -> None:
     """Kafka Streams for Python, on Spark."""
-    logging.basicConfig(level=logging.DEBUG if debug else logging.WARNING, format="%(levelname)s: %(message)s")
+    handler = logging.StreamHandler()
+    handler.setFormatter(MaskingFormatter("%(levelname)s: %(message)s"))
+    logging.basicConfig(level=logging.DEBUG if debug else logging.WARNING, handlers=[handler])
     logging.getLogger("py4j").setLevel(logging.ERROR)
+
+
+class MaskingFormatter(logging.Formatter):
+    """Masks passwords and tokens in every line of the log, tracebacks included."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        return mask_secrets(super().format(record))
 
 
 def main() -> None:
@@ -117,7 +127,7 @@ def exit_code(arguments: list[str]) -> int:
 def _explain_usage(error: typer.TyperException, arguments: list[str]) -> int:
     """Print what is wrong with the arguments, and how to get help."""
     is_help = type(error).__name__ == "NoArgsIsHelpError"
-    print_note(error.format_message() if is_help else f"headrace: {error.format_message()}")
+    print_note(error.format_message() if is_help else f"headrace: {mask_secrets(error.format_message())}")
     context = getattr(error, "ctx", None)
     if error.exit_code == 2 and context is not None and not is_help:
         print_note(f"Try '{context.command_path} --help'.")
@@ -131,10 +141,10 @@ def _explain(error: Exception, arguments: list[str]) -> int:
         text = text.partition(": create it, ")[0] + ": `headrace topics list` shows them, `topics create` makes one"
     if isinstance(error, OSError) and error.strerror:
         text = f"{error.filename}: {error.strerror}" if error.filename else error.strerror
-    print_note(f"headrace: {text}")
+    print_note(f"headrace: {mask_secrets(text)}")
     if not _print_traceback(arguments):  # the traceback contains the notes
         for note in getattr(error, "__notes__", ()):
-            print_note("`headrace --debug …` shows where in the code." if "Traceback" in note else note)
+            print_note("`headrace --debug …` shows where in the code." if "Traceback" in note else mask_secrets(note))
     return 1
 
 

@@ -27,6 +27,7 @@ from headrace.config import parsing
 from headrace.config.parsing import Guarantee, Handler, StoreKind, Trigger
 from headrace.config.properties import read_properties
 from headrace.errors import ConfigError
+from headrace.secrets import mask_settings
 
 _log = logging.getLogger(__name__)
 _MB = 1024 * 1024
@@ -37,7 +38,7 @@ def setting(default: Any, parse: Callable[[Any], Any], meaning: str, read_by: st
     return field(default=default, metadata={"parse": parse, "meaning": meaning, "read_by": read_by})
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Config:
     """The settings of one application, frozen.
 
@@ -128,6 +129,11 @@ class Config:
     errors_dead_letter_queue_topic_name: str | None = setting(
         None, parsing.text, "the topic for records that fail, where a handler says dead_letter", "runtime.serdes"
     )
+    log_record_values: bool = setting(
+        False, parsing.yes_or_no,
+        "true: log lines have the messages of exceptions about records, which may quote keys and values",
+        "runtime.serdes",
+    )  # fmt: skip
     max_task_idle_ms: int = setting(
         0, parsing.any_whole, "how long a task waits for an input that has no records yet", "spark.batch_planner"
     )
@@ -215,6 +221,17 @@ class Config:
         "checkpoint.changelog_export",
     )  # fmt: skip
     extra: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
+
+    def __repr__(self) -> str:
+        """The settings that differ from their defaults, with passwords and tokens masked.
+
+        >>> Config.of({"num.partitions": 3, "sasl.password": "secret"})
+        Config(num.partitions=3, sasl.password=***)
+        """
+        given = {row.name.replace("_", "."): getattr(self, row.name) for row in _TABLE.values()}
+        changed = {name: value for name, value in given.items() if value != _TABLE[name.replace(".", "_")].default}
+        masked = mask_settings({**changed, **self.extra})
+        return f"Config({', '.join(f'{name}={value}' for name, value in masked.items())})"
 
     @classmethod
     def names(cls) -> frozenset[str]:

@@ -39,6 +39,7 @@ class Handlers:
     processing: Handler = "fail"
     production: Handler = "fail"
     dead_letter_topic: str | None = None
+    log_record_values: bool = False  # messages of exceptions, which may quote a record, go to the log
 
 
 class Failures:
@@ -99,6 +100,7 @@ class Failures:
     def _decide(
         self, handler: Handler, node: str, record: Record, error: Exception, failed: StreamsError, what: str
     ) -> None:
+        failed.summary = f"{node}: {what} error on {self._place()}: {type(error).__name__}"
         response = handler if isinstance(handler, str) else self._ask(handler, node, record, error)
         if response == "dead_letter":
             self._dead_letter(error)
@@ -107,7 +109,9 @@ class Failures:
         elif response != "continue":
             answers = "'fail', 'continue' or 'dead_letter'"
             raise StreamsError(f"{failed} (the exception handler answered {response!r}, not {answers})") from error
-        log.warning("%s: the record is left out (%s)", failed, response)
+        shown = failed if self.handlers.log_record_values else failed.summary
+        log.warning("%s: the record is left out (%s)", shown, response)
+        log.debug("%s", failed)
         self.drop(f"{what} error")
 
     def _ask(

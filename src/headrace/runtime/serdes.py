@@ -77,4 +77,5 @@ def handlers_of(config: Config, *, for_globals: bool = False) -> Handlers:
         config.processing_exception_handler if is_handled else "fail",
         config.production_exception_handler,
         config.errors_dead_letter_queue_topic_name,
+        config.log_record_values,
     )

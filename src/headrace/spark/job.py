@@ -54,8 +54,8 @@ class Setup:
     application_id: str
     graph: Graph
     config: Config
-    log: str
-    checkpoint: str
+    log: str = field(repr=False)  # its address and that of the checkpoint may have a password
+    checkpoint: str = field(repr=False)
     state_dir: str | None  # None: the default of each host
     at_step: AtStep = ignore_step
     spark: Any = None  # a SparkSession; without one Headrace makes its own

@@ -15,10 +15,10 @@ from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
 from headrace.errors import StoreNotReadyError, StreamsError
+from headrace.secrets import mask_settings
 from headrace.web.access import Authenticator, client_address
 from headrace.web.dashboard_json import ApplicationView
 from headrace.web.responses import encode_json, error_response, json_response
-from headrace.web.secrets import mask_settings
 
 STATIC = {
     "icon.svg": "image/svg+xml",

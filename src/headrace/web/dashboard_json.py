@@ -11,8 +11,8 @@ from headrace.model.clock import Clock, SystemClock
 from headrace.query.follower import Follower
 from headrace.query.standby import read_report
 from headrace.query.status import ApplicationReport, RunningApplication, build_status, encode_slots, summarize_batches
+from headrace.secrets import mask_secrets
 from headrace.topology.describe import TopologyDescription
-from headrace.web.secrets import mask_secrets
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -18,7 +18,7 @@ from headrace.errors import (
     StreamsError,
     UnknownStoreError,
 )
-from headrace.web.secrets import mask_secrets
+from headrace.secrets import mask_secrets
 
 JSON, NDJSON = "application/json", "application/x-ndjson"
 _STATUS: list[tuple[type[Exception], int]] = [  # the first class that matches counts

@@ -1,4 +1,7 @@
-"""Secrets: keep passwords and tokens out of pages, errors and logs."""
+"""Secrets: keep passwords and tokens out of errors, logs, pages and the output of commands.
+
+Every error of Headrace masks its own message, so that no place that shows an error has to think of it.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,8 @@ _SECRET_NAME = re.compile(
 )
 _USER_IN_URL = re.compile(r"(?<=://)[^/@\s]+@")
 _ASSIGNMENT = re.compile(
-    r"""(?i)\b([\w.\-]*(?:password|passwd|secret|token|api[_.-]?key|access[_.-]?key)[\w.\-]*["']?\s*[=:]\s*)("[^"]*"|'[^']*'|[^\s,;]+)"""
+    r"""(?i)\b([\w.\-]*(?:password|passwd|passphrase|secret|token|credential|api[_.-]?key|access[_.-]?key|account[_.-]?key|jaas)"""
+    r"""[\w.\-]*["']?\s*[=:]\s*)("[^"]*"|'[^']*'|[^\s,;&]+)"""
 )
 
 
@@ -21,6 +25,8 @@ def mask_secrets(text: str) -> str:
 
     >>> mask_secrets("kafka://me:pw@host:9092 sasl.password=abc")
     'kafka://***@host:9092 sasl.password=***'
+    >>> mask_secrets("s3://bucket/shop?secret_access_key=abc&region=eu")
+    's3://bucket/shop?secret_access_key=***&region=eu'
     """
     return _ASSIGNMENT.sub(rf"\1{MASK}", _USER_IN_URL.sub(f"{MASK}@", text))
 
