@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -16,6 +16,7 @@ import confluent_kafka.admin
 
 from headrace.config.settings import SHARED_BY_CLIENTS
 from headrace.errors import ConfigError
+from headrace.model.threads import SYSTEM_THREADS, Threads
 
 kafka: Any = confluent_kafka  # its types are incomplete
 kafka_admin: Any = confluent_kafka.admin
@@ -38,10 +39,15 @@ _LOGGER = logging.getLogger("headrace.log.kafka")
 
 @dataclass(frozen=True, slots=True)
 class ClientSettings:
-    """The servers, and the settings that the user has given: `consumer.*`, `producer.*`, `admin.*`, TLS and SASL."""
+    """The servers, and the settings that the user has given: `consumer.*`, `producer.*`, `admin.*`, TLS and SASL.
+
+    `make_client` makes a client of a kind and its settings, instead of the client library.
+    """
 
     servers: str
     given: Mapping[str, Any]
+    threads: Threads = SYSTEM_THREADS
+    make_client: Callable[[Kind, dict[str, Any]], Any] | None = None
 
     def of(self, kind: Kind, fixed: Mapping[str, Any]) -> dict[str, Any]:
         """Returns the settings of one client. Correctness depends on `fixed`, so the user cannot change these.
@@ -82,6 +88,8 @@ def parse_servers(address: str) -> str:
 
 def create_client(kind: Kind, settings: ClientSettings, fixed: Mapping[str, Any] | None = None) -> Any:
     """Creates an admin client, a consumer or a producer."""
+    if settings.make_client is not None:
+        return settings.make_client(kind, settings.of(kind, fixed or {}))
     constructors = {"admin": kafka_admin.AdminClient, "consumer": kafka.Consumer, "producer": kafka.Producer}
     try:
         return constructors[kind](settings.of(kind, fixed or {}), logger=_LOGGER)

@@ -15,9 +15,7 @@ nothing can be committed after it was read.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 
 from headrace.errors import LogBusyError, ProducerFencedError, StreamsError
 from headrace.log.kafka.clients import ClientSettings
@@ -69,7 +67,7 @@ class BatchDelivery:
 
     def __init__(self, settings: ClientSettings, topics: Topics, markers: MarkerTopics, checker: RecordChecker) -> None:
         self._settings, self._topics, self._markers, self._checker = settings, topics, markers, checker
-        self._lock = threading.RLock()
+        self._lock = settings.threads.lock()
         self._owned: dict[str, _Ownership] = {}  # by application
         self._fenced: dict[str, str] = {}  # why this process may not deliver for an application any more
 
@@ -153,7 +151,7 @@ class BatchDelivery:
 
     def _retry(self, application: str, number: int | None, attempt: Callable[[], Result]) -> Result:
         what = f"batch {number} of {application}"
-        return retry_until_known(what, self._settings.timeout, attempt, lambda: self._drop(application))
+        return retry_until_known(what, self._settings, attempt, lambda: self._drop(application))
 
     def _commit(
         self, application: str, owned: _Ownership, batch: Batch, after: DeliveryMarker
@@ -191,8 +189,7 @@ class BatchDelivery:
         def create(name: str) -> TransactionalProducer:
             return TransactionalProducer(self._settings, self._topics, name, batch_size)
 
-        with ThreadPoolExecutor(2) as pool:
-            return list(pool.map(create, (f"{application}-delivery", f"{application}-delivery-next")))
+        return self._settings.threads.map(create, (f"{application}-delivery", f"{application}-delivery-next"), 2)
 
     def _take_over(self, application: str, producer: TransactionalProducer) -> DeliveryMarker:
         """Fences the shares of earlier owners, and returns the marker, which only this process can change now."""
@@ -219,8 +216,7 @@ class BatchDelivery:
             except ProducerFencedError as error:  # by a share that began at the same moment
                 raise OutcomeUnknownError(str(error)) from error
 
-        with ThreadPoolExecutor(_PARALLEL) as pool:
-            list(pool.map(fence, range(shares)))
+        self._settings.threads.map(fence, range(shares), _PARALLEL)
 
     def _drop(self, application: str) -> None:
         with self._lock:
@@ -262,19 +258,19 @@ class ShareDelivery:
 
     def __init__(self, settings: ClientSettings, topics: Topics, markers: MarkerTopics, checker: RecordChecker) -> None:
         self._settings, self._topics, self._markers, self._checker = settings, topics, markers, checker
-        self._lock = threading.Lock()
+        self._lock = settings.threads.lock()
         self._producers: dict[_Key, _ShareProducer] = {}
 
     def deliver(self, application: str, share: Share, items: Sequence[Item]) -> str:
         batch, batch_size = self._checker.check(items)
-        key, timeout = (application, share.ordinal), self._settings.timeout
+        key = (application, share.ordinal)
         what = f"share {share.ordinal} of batch {share.number} of {application}"
 
         def attempt() -> str:
             return self._attempt(key, share, batch, batch_size)
 
         with self._lock:
-            return retry_until_known(what, timeout, attempt, lambda: self._drop(key))
+            return retry_until_known(what, self._settings, attempt, lambda: self._drop(key))
 
     def _attempt(self, key: _Key, share: Share, batch: Batch, batch_size: int) -> str:
         known = self._producers.get(key)

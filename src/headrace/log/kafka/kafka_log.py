@@ -29,7 +29,7 @@ class Connections:
         self.reader = PartitionReader(self.admin, self.topics)
         self.checker = RecordChecker(self.topics)
         self.appender = Appender(settings, self.checker, self.reader)
-        markers = MarkerTopics(self.topics, self.reader, settings.timeout)
+        markers = MarkerTopics(self.topics, self.reader, settings)
         self.batches = BatchDelivery(settings, self.topics, markers, self.checker)
         self.shares = ShareDelivery(settings, self.topics, markers, self.checker)
         self.groups, self.members = ConsumerGroups(self.admin, self.topics), GroupMembers(settings, clock)

@@ -22,6 +22,7 @@ from contextlib import suppress
 from typing import NamedTuple
 
 from headrace.errors import TopicExistsError
+from headrace.log.kafka.clients import ClientSettings
 from headrace.log.kafka.producer import Batch
 from headrace.log.kafka.reader import PartitionReader
 from headrace.log.kafka.topics import Topics
@@ -111,8 +112,9 @@ def parse_markers(rows: Iterable[LogRow]) -> DeliveryMarker | None:
 class MarkerTopics:
     """Creates and reads marker topics, and waits until committed records are visible."""
 
-    def __init__(self, topics: Topics, reader: PartitionReader, timeout: float) -> None:
-        self._topics, self._reader, self._timeout = topics, reader, timeout
+    def __init__(self, topics: Topics, reader: PartitionReader, settings: ClientSettings) -> None:
+        self._topics, self._reader, self._timeout = topics, reader, settings.timeout
+        self._threads = settings.threads
         self._hidden = set[TopicPartition]()  # where open transactions of others hide what was delivered
 
     def create(self, application: str) -> None:
@@ -146,11 +148,11 @@ class MarkerTopics:
         the end of a partition for a moment.
         """
         ends, at = producer.commit([], barrier), marker_partition(application)
-        deadline = time.monotonic() + (self._timeout if timeout is None else timeout)
+        deadline = self._threads.seconds() + (self._timeout if timeout is None else timeout)
         while self._reader.ends([at])[at] <= ends[at]:
-            if time.monotonic() > deadline:
+            if self._threads.seconds() > deadline:
                 return False
-            time.sleep(_PAUSE)
+            self._threads.sleep(_PAUSE)
         return True
 
     def wait_until_visible(self, ends: Mapping[TopicPartition, int], own: TopicPartition | None) -> None:
@@ -159,14 +161,14 @@ class MarkerTopics:
         `own` is the partition of the markers. Only this application writes there, so it must become visible. Elsewhere
         the open transaction of another application can hide our records for any time, which is not waited for.
         """
-        began, hidden = time.monotonic(), ends.keys()
+        began, hidden = self._threads.seconds(), ends.keys()
         while hidden := {at for at, end in self._reader.ends(list(hidden)).items() if end <= ends[at]}:
-            waited = time.monotonic() - began
+            waited = self._threads.seconds() - began
             if own not in hidden and (hidden <= self._hidden or waited > FOREIGN_TRANSACTION):
                 break
             if waited > self._timeout:
                 raise hanging_transaction(own)
-            time.sleep(_PAUSE)
+            self._threads.sleep(_PAUSE)
         if new := hidden - self._hidden:
             names = ", ".join(map(str, sorted(new)))
             _LOGGER.warning("Records delivered to %s are not visible yet: another transaction is open there", names)

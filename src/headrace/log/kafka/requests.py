@@ -110,14 +110,14 @@ class Deadline:
     """The time that is left for an answer, in slices: first one second, then longer ones."""
 
     def __init__(self, doing: str, settings: ClientSettings) -> None:
-        self._doing, self._servers = doing, settings.servers
-        self._began, self._slice = time.monotonic(), _FIRST_SLICE
+        self._doing, self._servers, self._seconds = doing, settings.servers, settings.threads.seconds
+        self._began, self._slice = self._seconds(), _FIRST_SLICE
         self._end = self._began + settings.timeout
         self._next_warning = self._began + _FIRST_WARNING
 
     @property
     def left(self) -> float:
-        return self._end - time.monotonic()
+        return self._end - self._seconds()
 
     def next_slice(self) -> float:
         """Returns how many seconds the next attempt may take."""
@@ -126,7 +126,7 @@ class Deadline:
 
     def warn_if_due(self) -> None:
         """Writes to the program's log what is waited for, every few seconds."""
-        now = time.monotonic()
+        now = self._seconds()
         if now < self._next_warning:
             return
         self._next_warning = now + _BETWEEN_WARNINGS

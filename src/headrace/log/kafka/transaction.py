@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import logging
 import secrets
-import time
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
@@ -34,18 +33,21 @@ class OutcomeUnknownError(Exception):
     """It is not known whether a transaction was committed, or it was aborted for a reason that may pass."""
 
 
-def retry_until_known(what: str, timeout: float, attempt: Callable[[], Result], reset: Callable[[], None]) -> Result:
+def retry_until_known(
+    what: str, settings: ClientSettings, attempt: Callable[[], Result], reset: Callable[[], None]
+) -> Result:
     """Repeats an attempt at a delivery until its outcome is known. `reset` drops the producer of the last attempt."""
-    end = time.monotonic() + timeout
+    threads = settings.threads
+    end = threads.seconds() + settings.timeout
     while True:
         try:
             return attempt()
         except OutcomeUnknownError as error:
             reset()
             _LOGGER.warning("It is not known whether %s was delivered: %s", what, error)
-            if time.monotonic() > end:
+            if threads.seconds() > end:
                 raise LogUnavailableError(f"{what} could not be delivered: {error}") from error
-        time.sleep(_RETRY_PAUSE)
+        threads.sleep(_RETRY_PAUSE)
 
 
 class TransactionalProducer:
@@ -151,7 +153,7 @@ class TransactionalProducer:
                 if code_of(error) not in _RETRIED or not error.args[0].retriable() or deadline.left <= 0:
                     raise
                 deadline.warn_if_due()
-                time.sleep(_PAUSE)
+                self._settings.threads.sleep(_PAUSE)
 
     def _translate(self, error: BaseException) -> StreamsError:
         if code_of(error) not in FENCED:
