@@ -34,6 +34,7 @@ from tests.clocks import ManualClock
 EAGER = CommitOptions(
     max_undelivered=0,
     background=False,
+    marker_timeout_ms=0,
     keep=3,
     purge_every=2,
     compaction=CompactionPolicy(max_deltas=3, min_bytes=100, max_age=6),

@@ -96,6 +96,25 @@ def test_the_previous_owner_may_deliver_and_commit_while_the_next_one_reads_the_
     assert log.delivered("app") == 5
 
 
+def test_a_broker_that_has_just_started_may_show_an_earlier_marker_for_a_moment(storage, log):
+    owner = opened(storage, log)
+    for _ in range(3):
+        commit(owner, storage)
+    marker, log.markers["app"] = log.markers["app"], 0
+    watched, looks = Watched(log), list[str]()
+
+    def look(application: str) -> None:
+        looks.append(application)
+        if len(looks) == 3:
+            log.markers["app"] = marker
+        watched.once("after", "delivered", look)
+
+    watched.once("after", "delivered", look)
+    with opened(storage, watched, options=replace(OPTIONS, marker_timeout_ms=60_000)) as second:
+        assert second.ledger.delivered == 3
+        assert len(looks) == 4
+
+
 def test_the_owner_may_purge_the_manifests_that_a_starting_instance_reads(storage, log):
     owner = opened(storage, log)
     commit(owner, storage)

@@ -37,6 +37,8 @@ from headrace.model.clock import Clock, SystemClock
 from headrace.model.ids import TaskId, TopicPartition
 from headrace.model.threads import SYSTEM_THREADS, Threads
 
+_MARKER_PAUSE = 100  # ms between two looks at the marker
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommitOptions:
@@ -45,6 +47,7 @@ class CommitOptions:
     exactly_once: bool = True
     max_undelivered: int = 2  # batches in delivery at a time; 0: each is delivered before `commit` returns
     background: bool = True  # merge and purge in a thread
+    marker_timeout_ms: int = 5_000  # for a marker that is earlier than the checkpoint says to become visible
     lease_ms: int = 15_000  # after this time without a renewal another instance may take over
     keep: int = 10  # manifests
     purge_every: int = 20  # batches
@@ -187,12 +190,21 @@ class Coordinator:
         self._clean_up(self.ledger.tasks, purge=True)
 
     def _read_latest_marker(self) -> None:
-        """Reads marker and manifests again if the previous owner has delivered and committed between the two."""
+        """Reads marker and manifests again if the previous owner has delivered and committed between the two.
+
+        A broker that has just started may show an earlier marker for a moment. After `marker_timeout_ms` it is another
+        log, as `check_deliveries` says.
+        """
+        left = self._options.marker_timeout_ms  # time in which this process stands still does not count
         while self._delivery.last < self.ledger.delivered:
             self._delivery.read_marker()
-            if self._delivery.last < self.ledger.delivered:
-                return  # it is another log, as `check_deliveries` says
-            self.ledger = recovery.recover_ledger(self._storage, self._options.keep)
+            if self._delivery.last >= self.ledger.delivered:
+                self.ledger = recovery.recover_ledger(self._storage, self._options.keep)
+            elif left > 0:
+                left -= _MARKER_PAUSE
+                self._hooks.threads.sleep(_MARKER_PAUSE / 1000)
+            else:
+                return
 
     # --------------------------------------------------------------------------------------------------------- batches
     @property
