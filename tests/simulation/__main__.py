@@ -17,7 +17,7 @@ from concurrent.futures import ProcessPoolExecutor
 from tests.simulation.faults import KINDS
 from tests.simulation.scheduler import Scheduler
 from tests.simulation.shrinking import report
-from tests.simulation.world import Limits, Outcome, World, seeded_ids, simulate
+from tests.simulation.world import Limits, Outcome, simulate
 
 
 def run_seeds(first: int, count: int) -> tuple[list[Outcome], list[str]]:
@@ -67,8 +67,7 @@ def show(seed: int, limits: Limits) -> int:
         notes(self, what)
 
     Scheduler.note = note
-    with seeded_ids(seed):
-        World(seed, limits).run()
+    simulate(seed, limits)
     return 0
 
 

@@ -27,6 +27,7 @@ KINDS = {
     "the broker aborts a transaction": 30,
     "the broker loses an answer": 30,
     "the broker is busy": 30,
+    "restart the broker": 0,
 }
 
 

@@ -11,14 +11,17 @@ from typing import Any
 from unittest.mock import patch
 
 from headrace.checkpoint import compaction, coordinator, manifest_builder, recovery, restore
+from headrace.checkpoint import storage as storage_module
 from headrace.checkpoint.coordinator import Coordinator
 from headrace.checkpoint.files import manifest_name, read_blob
 from headrace.checkpoint.ledger import Ledger
 from headrace.checkpoint.manifest import manifest_digest
-from headrace.spark.batch_attempt import BatchAttempt
+from headrace.log.kafka import delivery
+from headrace.log.kafka.markers import MarkerTopics
 from headrace.spark.exchange import Exchange
 from headrace.state.engine import MemoryEngine
 from tests.simulation import log, storage
+from tests.simulation.disk import Disk
 
 Mistake = Callable[[], Any]
 
@@ -140,18 +143,6 @@ def apply_the_deltas_in_another_order() -> Any:
     return patch.object(compaction, "merge", merge)
 
 
-def mix_attempts() -> Any:
-    def finish(self: BatchAttempt, registration: int, done: Any) -> None:
-        slot = self._slot(registration)
-        if slot is not None:
-            self.results[slot] = done
-
-    return _patched(
-        patch.object(BatchAttempt, "finish", finish),
-        patch.object(coordinator, "check_receipts", lambda *_: None),
-    )
-
-
 def keep_the_rows_of_aborted_attempts() -> Any:
     real = Exchange.add
 
@@ -170,22 +161,35 @@ def read_some_records_again() -> Any:
     return patch.object(manifest_builder, "_by_topic", by_topic)
 
 
+def skip_the_fsync_of_a_file() -> Any:
+    return patch.object(Disk, "sync_file", lambda self, inode: None)
+
+
+def skip_the_fsync_of_a_directory() -> Any:
+    return patch.object(storage_module, "_sync_directory", lambda directory: None)
+
+
+def read_the_marker_without_a_barrier() -> Any:
+    return patch.object(MarkerTopics, "pass_barrier", lambda *_: True)
+
+
+def send_a_batch_again_whose_outcome_is_unknown() -> Any:
+    real = delivery.retry_until_known
+    return patch.object(
+        delivery, "retry_until_known", lambda what, settings, attempt, _: real(what, settings, attempt, lambda: None)
+    )
+
+
 # ----------------------------------------------------------------------------------------------- bugs that it has found
 def let_an_earlier_epoch_commit() -> Any:
     """An owner that was overtaken while it took over went on, and committed after the later one."""
-    real_take_over, real_recover = Coordinator._take_over, recovery.recover_ledger
+    real = Coordinator._read_latest_marker
 
-    def recover(*given: Any) -> Ledger:
-        ledger = real_recover(*given)
-        ledger.epoch = 0
-        return ledger
+    def read(self: Any) -> None:
+        real(self)
+        self.ledger.epoch = 0  # before it is compared
 
-    def take_over(self: Any, *given: Any) -> None:
-        self.ledger.epoch = 0
-        with patch.object(recovery, "recover_ledger", recover):
-            real_take_over(self, *given)
-
-    return patch.object(Coordinator, "_take_over", take_over)
+    return patch.object(Coordinator, "_read_latest_marker", read)
 
 
 def read_the_marker_only_before_the_manifests() -> Any:
@@ -217,9 +221,12 @@ MISTAKES: dict[str, Mistake] = {
         restore_without_the_last_delta,
         keep_what_an_aborted_attempt_changed,
         apply_the_deltas_in_another_order,
-        mix_attempts,
         keep_the_rows_of_aborted_attempts,
         read_some_records_again,
+        skip_the_fsync_of_a_file,
+        skip_the_fsync_of_a_directory,
+        read_the_marker_without_a_barrier,
+        send_a_batch_again_whose_outcome_is_unknown,
         let_an_earlier_epoch_commit,
         read_the_marker_only_before_the_manifests,
         read_the_manifests_only_once,

@@ -5,6 +5,9 @@ It adds up the manifests itself, from their files, and does not use the ledger.
 
 from __future__ import annotations
 
+from copy import copy
+from typing import Any
+
 from headrace.checkpoint.files import MANIFESTS, BlobRef, manifest_name, manifest_number
 from headrace.checkpoint.manifest import Manifest, Outbox, decode_manifest
 from headrace.model.ids import TaskId, TopicPartition
@@ -25,6 +28,7 @@ class Monitor:
         self._carried: list[BlobRef] = []
         self._positions: dict[TopicPartition, int] = {}
         self._application = ""
+        self._history: list[dict[str, Any]] = []  # what this object had before each of the last manifests
 
     def _fail(self, what: str) -> None:
         self._scheduler.failures.append(AssertionError(what))
@@ -49,6 +53,7 @@ class Monitor:
             self._fail(f"manifest {number} refers to {missing[0]}, which does not exist")
 
     def _add(self, manifest: Manifest, digest: bytes) -> None:
+        self._history = [*self._history[-5:], {name: copy(value) for name, value in vars(self).items()}]
         self.last_number, self.last_epoch, self._digest = manifest.number, manifest.epoch, digest
         self._since, self._application = manifest.since, manifest.application
         for change in manifest.tasks:
@@ -69,11 +74,20 @@ class Monitor:
     def _deleted(self, name: str) -> None:
         self._scheduler.note(f"{name} is deleted")
         if name.startswith(MANIFESTS):
-            number = manifest_number(name) or 0
-            if self._since <= number <= self.last_number:
+            number = manifest_number(name)
+            if number is not None and self._since <= number <= self.last_number:
                 self._fail(f"{name} is deleted, but manifest {self.last_number} builds on it")
         if any(ref.name == name for ref in self._needed()):
             self._fail(f"{name} is deleted, but manifest {self.last_number} refers to it")
+
+    def go_back(self) -> None:
+        """The machine has stopped: a manifest that was being created may be lost, unless something came of it."""
+        while self.last_number >= 0 and manifest_name(self.last_number) not in self._bucket.objects:
+            lost, before = self.last_number, self._history[-1]
+            if self._stored.delivered(self._application) >= lost:
+                self._fail(f"{manifest_name(lost)} is lost, but its batch is delivered")
+            vars(self).update(before)
+            self._history = self._history[:-1] if len(self._history) > len(before["_history"]) else before["_history"]
 
     def has_settled(self, sources: list[str], application: str) -> bool:
         """Whether all input is read, and all output delivered."""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from obstore.exceptions import AlreadyExistsError, GenericError
@@ -20,7 +21,12 @@ class Bucket:
         self.on_create: Callable[[str, bytes], None] = lambda name, data: None
         self.on_delete: Callable[[str], None] = lambda name: None
 
-    def storage(self, process: Process, faults: Faults) -> ObjectStorage:
+    @contextmanager
+    def in_use(self) -> Generator[None]:
+        """The run is between the beginning and the end of this."""
+        yield
+
+    def storage(self, process: Process, faults: Faults) -> Any:
         """The storage of one process."""
         return ObjectStorage(_Client(self, process, faults), "s3://simulated", {})
 

@@ -48,12 +48,12 @@ def test_another_seed_gives_another_run():
 # ---------------------------------------------------------------------------------------------------------- it bites
 # The first of 1,000 seeds that shows a mistake is often one of the first ten. These are not, and are tried first.
 FIRST_SEEDS = {
-    "ignore_the_marker": 76,
-    "mix_attempts": 498,
-    "keep_the_rows_of_aborted_attempts": 72,
-    "let_an_earlier_epoch_commit": 40,
-    "read_the_marker_only_before_the_manifests": 64,
-    "read_the_manifests_only_once": 38,
+    "ignore_the_marker": 22,
+    "keep_the_rows_of_aborted_attempts": 135,
+    "read_the_marker_without_a_barrier": 20,
+    "let_an_earlier_epoch_commit": 24,
+    "read_the_marker_only_before_the_manifests": 11,
+    "read_the_manifests_only_once": 112,
 }
 
 

@@ -18,8 +18,10 @@ from headrace.checkpoint.coordinator import CommitOptions, Coordinator
 from headrace.checkpoint.ownership import LeaseHolder
 from headrace.errors import CheckpointCorruptedError, CheckpointMismatchError, StateCorruptedError, StreamsError
 from headrace.spark.job import Job
+from tests.simulation.disk import Disk
 from tests.simulation.faults import Faults
 from tests.simulation.instance import Instance
+from tests.simulation.kafka import Broker
 from tests.simulation.log import StoredLog
 from tests.simulation.monitor import Monitor
 from tests.simulation.programs import APPLICATION, Input, Program, UnfitError, plan_program, random_input
@@ -78,9 +80,15 @@ class World:
         instances = limits.instances or random.choice([1, 1, 2, 3])
         self.slots = limits.slots or random.choice([1, 2, 3])
         self.hosts = ["one", "two", "three"][: random.choice([1, 2, 3])]
+        is_on_disk = random.random() < 0.3
+        if is_on_disk:
+            self.hosts = self.hosts[:1]
         self.is_local = random.random() < 0.5  # slots run on the host of their driver
         self.rows_in_memory = random.choice([0, 100, 1 << 20])
-        self.faults = Faults(scheduler, limits.faults, limits.without)
+        without = limits.without
+        if self.input.case is not None and self.input.case.says("leftJoin", "outerJoin", "close"):
+            without |= {"move a clock"}  # as in Kafka Streams, results that wait for their time wait for the clock, too
+        self.faults = Faults(scheduler, limits.faults, without)
         self.options = CommitOptions(
             max_undelivered=random.choice([0, 1, 2, 2]),
             background=random.random() < 0.8,
@@ -92,7 +100,10 @@ class World:
                 max_deltas=random.choice([2, 3, 8]), min_bytes=random.choice([1, 200]), max_age=random.choice([3, 10])
             ),
         )
-        self.bucket, self.stored = Bucket(), StoredLog(self.program.topics)
+        self.bucket = Disk(scheduler, self.faults) if is_on_disk else Bucket()
+        is_kafka = random.random() < 0.5
+        topics = self.program.topics
+        self.stored = Broker(topics, scheduler, self.faults) if is_kafka else StoredLog(topics)
         self._stores_chunks = random.random() < 0.5
         self.monitor = Monitor(self.bucket, self.stored, scheduler)
         self.network = Network(self)
@@ -154,7 +165,8 @@ class World:
         pace = random.choice([1.0, 5.0, 20.0])
         while self.scheduler.now < CHAOS and not self.faults.are_over:
             nature.sleep(random.expovariate(1 / pace))
-            random.choice([self._kill_driver, self._kill_slot, self._pause, self._move_clock, self._stop_machine])()
+            faults = [self._kill_driver, self._kill_slot, self._pause, self._move_clock, self._stop_machine]
+            random.choice([*faults, self._restart_broker])()
         nature.sleep(max(0.0, CHAOS - self.scheduler.now))
         self.faults.most = 0
         self._is_calm = True
@@ -189,6 +201,11 @@ class World:
             self._clocks[host].offset += by
             self.scheduler.note(f"the clock of {host} moves by {by} ms")
 
+    def _restart_broker(self) -> None:
+        if isinstance(self.stored, Broker) and self.faults.happens("restart the broker", 1.0):
+            self.scheduler.note("the broker restarts")
+            self.stored.hide()
+
     def _stop_machine(self) -> None:
         if self.faults.happens("stop the machine", 0.3):
             host = self.scheduler.random.choice(self.hosts)
@@ -198,6 +215,9 @@ class World:
                     self.scheduler.after(0.0, process.kill)
             if self.scheduler.random.random() < 0.5:
                 self.scheduler.after(0.0, self._states[host].copies.clear)
+            if isinstance(self.bucket, Disk):
+                self.scheduler.after(0.0, self.bucket.stop)
+                self.scheduler.after(0.0, self.monitor.go_back)
 
     # ---------------------------------------------------------------------------------------------------------- its end
     def run(self) -> Outcome:
@@ -250,4 +270,6 @@ def choose_program(seed: int, limits: Limits, tags: Random) -> tuple[Input, Prog
 def simulate(seed: int, limits: Limits | None = None, *, keep_trace: bool = False) -> Outcome:
     """Runs a seed. Raises what it finds."""
     with seeded_ids(seed):
-        return World(seed, limits or Limits(), keep_trace=keep_trace).run()
+        world = World(seed, limits or Limits(), keep_trace=keep_trace)
+        with world.bucket.in_use():
+            return world.run()
