@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pyspark import SparkContext
 
 from headrace import StreamsBuilder, Topology, serde
 from headrace.app import Application
@@ -119,6 +120,18 @@ def test_a_process_that_cannot_use_its_state_directory_says_so(address: str, tmp
         application(address, tmp_path, trigger=trigger) as app,
     ):
         app.drain(timeout=60_000)
+
+
+@pytest.mark.parametrize("trigger", ["real-time", "micro-batch"])
+def test_the_sockets_of_sparks_workers_are_where_no_other_user_can_go(address: str, tmp_path: Path, trigger: str):
+    produce(address, LINES)
+    with application(address, tmp_path, trigger=trigger) as app:
+        app.drain(timeout=60_000)
+        sockets = list(temporary_directory().glob(f"spark-{os.getpid()}-*/.*.sock"))
+        context = SparkContext._active_spark_context
+        assert context is not None
+        assert {str(path.parent) for path in sockets} == {context.getConf().get("spark.python.unix.domain.socket.dir")}
+        assert {f"{path.parent.stat().st_mode & 0o777:o}" for path in sockets} == {"700"}
 
 
 def test_spark_writes_down_no_more_than_the_first_of_many_batches(address: str, tmp_path: Path):

@@ -1,13 +1,15 @@
 """The lifecycle of an application on the driver: its states, its signals, its heartbeat, and its temporary folder.
 
 `Application` moves through `State`, and stops when `ended_by_signals` sets its event. A `Run` renews the lease of the
-checkpoint with a `Heartbeat`. A micro-batch query keeps its files in the folder that `make_query_folder` makes.
+checkpoint with a `Heartbeat`. A micro-batch query keeps its files in the folder that `make_query_folder` makes, and
+Spark keeps its sockets in the folder of `make_socket_folder`.
 
-Nothing in that folder outlives the process: what an application needs to continue is in its checkpoint.
+Nothing in these folders outlives the process: what an application needs to continue is in its checkpoint.
 """
 
 from __future__ import annotations
 
+import atexit
 import os
 import re
 import shutil
@@ -106,14 +108,30 @@ def is_alive(process: int) -> bool:
     return True
 
 
-_NAME = re.compile(r"query-(\d+)-\w+")
+_NAME = re.compile(r"(?:query|spark)-(\d+)-\w+")
 
 
 def make_query_folder() -> Path:
     """Makes a new folder for a query, and removes the folders that killed processes of this user have left."""
+    return _make_folder("query")
+
+
+def make_socket_folder() -> Path:
+    """Makes a new folder for the sockets of Spark's Python workers. It is removed when this process ends."""
+    folder, process = _make_folder("spark"), os.getpid()
+
+    def remove() -> None:
+        if os.getpid() == process:  # not when a fork ends
+            shutil.rmtree(folder, ignore_errors=True)
+
+    atexit.register(remove)
+    return folder
+
+
+def _make_folder(kind: str) -> Path:
     own = temporary_directory()
-    for folder in own.glob("query-*"):
+    for folder in own.iterdir():
         found = _NAME.fullmatch(folder.name)
         if found and not is_alive(int(found[1])):
             shutil.rmtree(folder, ignore_errors=True)
-    return Path(tempfile.mkdtemp(prefix=f"query-{os.getpid()}-", dir=own))
+    return Path(tempfile.mkdtemp(prefix=f"{kind}-{os.getpid()}-", dir=own))

@@ -16,12 +16,15 @@ from concurrent.futures import Future
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
+from uuid import UUID
 
 from pyspark import SparkConf, SparkContext
 from pyspark.java_gateway import launch_gateway  # pyright: ignore[reportUnknownVariableType]
 from pyspark.sql import SparkSession
 
 from headrace.errors import ConfigError
+from headrace.spark.application_state import make_socket_folder
+from headrace.spark.slot_process import LONGEST_PATH
 
 OLDEST = 17
 _RELEASE = Path("/etc/os-release")
@@ -102,7 +105,6 @@ SETTINGS = {
     "spark.ui.showConsoleProgress": "false",
     "spark.speculation": "false",
     "spark.driver.extraJavaOptions": f"-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Dlog4j2.configurationFile={LOGGING}",
-    "spark.python.unix.domain.socket.enabled": "true",
 }
 # With adaptive execution the shuffle stages would run before the batch is ours to commit.
 OF_THE_QUERY = {
@@ -165,6 +167,7 @@ def start_context(
         conf.setMaster(f"local[{cores + SPARE_THREADS},{local[2] or ATTEMPTS}]")
         conf.set("spark.default.parallelism", str(cores)).set(SLOTS, str(cores))
         conf.set("spark.python.daemon.module", "headrace.spark.python_daemon")
+        conf.setAll([*_choose_sockets(make_socket_folder()).items()])
 
     def create() -> None:
         try:
@@ -176,6 +179,21 @@ def start_context(
     # KeyboardInterrupt. Applications stop at SIGINT, and need their jobs until the last batch is committed.
     threading.Thread(target=create, name="headrace start of Spark", daemon=True).start()
     return started
+
+
+def _choose_sockets(folder: Path) -> dict[str, str]:
+    """Returns the settings for Unix sockets between Spark and its Python workers, in a folder of this user alone.
+
+    Spark does not authenticate them, and would put them into the directory for temporary files of all users. Where the
+    path is too long for a socket, and on a cluster, Spark uses TCP on the loopback interface, with a secret.
+
+    >>> _choose_sockets(Path("/tmp/" + 20 * "long"))
+    {'spark.python.unix.domain.socket.enabled': 'false'}
+    """
+    enabled, directory = "spark.python.unix.domain.socket.enabled", "spark.python.unix.domain.socket.dir"
+    name = f"/.{UUID(int=0)}.sock"
+    is_short = len(os.fsencode(folder)) + len(name) <= LONGEST_PATH
+    return {enabled: "true", directory: str(folder)} if is_short else {enabled: "false"}
 
 
 def _create(conf: SparkConf, *, verbose: bool) -> SparkContext:

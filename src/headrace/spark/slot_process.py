@@ -50,7 +50,7 @@ Handler = Callable[[bytes, Sequence[bytes]], list[Message]]  # called with order
 _LENGTH = struct.Struct(">Q")
 _CREDENTIALS = struct.Struct("iII")  # process, user and group: Linux' struct ucred
 _ATTEMPTS = 3
-_LONGEST_PATH = 103  # bytes of a socket's path on macOS; 107 on Linux
+LONGEST_PATH = 103  # bytes of a socket's path on macOS; 107 on Linux
 _request = msgspec.msgpack.Decoder(list[bytes])
 _answer = msgspec.msgpack.Decoder(list[Message] | str)
 
@@ -88,7 +88,7 @@ class SlotProcesses:
     def _connection(self, slot: int) -> socket.socket:
         folder = socket_folder(self._job)
         path = folder / f"{self._kind}-{slot}"
-        if len(os.fsencode(path)) > _LONGEST_PATH:
+        if len(os.fsencode(path)) > LONGEST_PATH:
             raise StreamsError(f"{path} is too long for a socket: set TMPDIR to a directory with a shorter path")
         with suppress(ConnectionError, FileNotFoundError):
             return _connect(path)
