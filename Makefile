@@ -15,6 +15,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 INSTALLED := .venv/.installed
+PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check
 
 # $(call install,PACKAGES,NEED) installs Debian packages, or prints NEED and the command that does it.
 define install
@@ -33,14 +34,16 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .venv: $(INSTALLED)
 
-# Debian's Python comes without `ensurepip`, which `venv` needs.
+# Debian's Python comes without `ensurepip`, which `venv` needs. The lock has every package with the digests of its files,
+# the build backend included, and pip installs nothing else: `pip check` fails if the lock lacks a dependency.
 $(INSTALLED): pyproject.toml requirements.lock
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
 		|| { echo "Headrace needs Python 3.11 or newer: make PYTHON=/path/to/python3.11" >&2; exit 1; }
 	@$(PYTHON) -c 'import ensurepip' 2>/dev/null || { $(call install,python3-venv,A virtual environment needs ensurepip); }
 	$(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint requirements.lock 'pip>=25.1'
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint requirements.lock --editable . --group dev
+	$(PIP) install --require-hashes --no-deps --requirement requirements.lock
+	$(PIP) install --no-deps --no-build-isolation --editable .
+	$(PIP) check
 	@touch $@
 
 # Spark runs on Java.
