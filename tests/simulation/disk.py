@@ -16,6 +16,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
+from uuid import UUID
 
 from headrace.checkpoint import storage as storage_module
 from headrace.checkpoint.storage import DiskStorage
@@ -111,11 +112,14 @@ class Disk(Bucket):
         path.unlink()
         self.objects.pop(path.relative_to(self.directory).as_posix(), None)
 
+    def _uuid(self) -> UUID:
+        return UUID(int=self._scheduler.random.getrandbits(128))
+
     @contextmanager
     def in_use(self) -> Generator[None]:
         """`DiskStorage` syncs and links on this disk meanwhile."""
         try:
-            with patch.object(storage_module, "os", _Os(self)):
+            with patch.object(storage_module, "os", _Os(self)), patch.object(storage_module, "uuid4", self._uuid):
                 yield
         finally:
             shutil.rmtree(self._temporary, ignore_errors=True)

@@ -184,6 +184,7 @@ class Coordinator:
             self.ledger = recovery.recover_ledger(storage, self._options.keep)  # the previous owner committed first
         else:
             raise self._fenced(self.ledger.number + 1)
+        self._delivery.read_marker()  # the previous owner may have purged what it has delivered since the last look
         undelivered = recovery.find_undelivered(storage, self.ledger, self._delivery.last)
         self._delivery.catch_up(undelivered, partial(read_blob, storage))
         self._ownership.delete_earlier_epochs()

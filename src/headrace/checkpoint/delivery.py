@@ -65,7 +65,7 @@ class Delivery:
 
     def read_marker(self) -> None:
         """Reads from the log which batch was delivered last: another instance may have delivered more."""
-        self.last = self._log.delivered(self._application)
+        self.last = max(self.last, self._log.delivered(self._application))
 
     def begin(self, number: int, outboxes: Sequence[Outbox], read: ReadBlob) -> Callable[[], None]:
         """Delivers a batch and its marker. The returned function waits until readers see it.
