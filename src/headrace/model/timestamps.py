@@ -52,7 +52,7 @@ def _record(record: Any, _partition_time: int) -> int:
 
 def _log_and_skip(record: Any, _partition_time: int) -> int:
     if record.timestamp < 0:
-        _log.warning("a record with the negative timestamp %d is skipped", record.timestamp)
+        _log.warning("a record is skipped: its timestamp is negative, %d", record.timestamp)
         _log.debug("skipped: %r", record)
     return record.timestamp
 
