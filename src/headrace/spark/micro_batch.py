@@ -19,11 +19,11 @@ import msgspec
 from pyspark.sql import DataFrame, SparkSession
 
 from headrace.checkpoint.coordinator import Coordinator
-from headrace.checkpoint.receipt import Receipt, decode_receipt
 from headrace.model.clock import SystemClock
 from headrace.spark import wire_format
 from headrace.spark.application_state import QueryStoppedError, make_query_folder
-from headrace.spark.batch_planner import make_control, write_control
+from headrace.spark.batch_commits import BatchCommits
+from headrace.spark.batch_planner import write_control
 from headrace.spark.data_source import Source, level_function
 from headrace.spark.delivery_job import SharedDelivery, collect_messages, deliver_by_job
 from headrace.spark.job import Job, ship_job
@@ -31,7 +31,6 @@ from headrace.spark.session import DISPOSABLE, own_session
 from headrace.spark.slot_process import socket_folder
 from headrace.spark.stats import ApplicationStats
 
-REMEMBERED = 120  # batches whose phases are kept
 GRACE = 8.0  # seconds that a running batch has to end, when the application is stopped
 
 
@@ -41,16 +40,11 @@ class MicroBatchQuery:
     def __init__(
         self, spark: SparkSession, job: Job, coordinator: Coordinator, stats: ApplicationStats, *, paused: bool = False
     ) -> None:
-        self._coordinator, self._stats = coordinator, stats
+        self._coordinator, self._commits = coordinator, BatchCommits(job, coordinator, stats)
         self._folder = make_query_folder()
         self._control = self._folder / "control"
         self._changed, self._failed = threading.Condition(), None
         self._paused, self._stopping, self._wanted = paused, False, False
-        self._shares_time = job.config.stream_time_scope == "application"
-        self._sent_stream_time = self._stream_time = -1
-        self._commit_requested = False
-        self.phases: dict[int, dict[str, float]] = {}  # ms, by batch
-        self._ended: dict[int, float] = {}  # when batches were committed that are not delivered yet
         self._write_control(refresh=True)
         session = own_session(spark)
         self._job_path = ship_job(session, job, self._folder)
@@ -68,14 +62,13 @@ class MicroBatchQuery:
     def _write_control(self, *, refresh: bool) -> None:
         """Writes the planner's control file. `refresh` reads the ledger again; no commit may run meanwhile."""
         if refresh:
-            self._committed = make_control(self._coordinator.ledger, self._coordinator.damaged_tasks, self._stream_time)
+            self._committed = self._commits.control()
         idle, self._wanted = self._paused or self._stopping or self._failed is not None, self._coordinator.needs_batch
         control = msgspec.structs.replace(
             self._committed,
             paused=idle,
             wanted=self._wanted,
-            commit_requested=self._commit_requested,
-            sizes=dict(self._stats.sizes),
+            commit_requested=self._commits.commit_requested,
         )
         write_control(self._control, control)
 
@@ -87,41 +80,29 @@ class MicroBatchQuery:
         began, called = time.perf_counter(), SystemClock().now()
         try:
             messages = collect_messages(frame, "run a batch")
-            receipts: list[Receipt] = [decode_receipt(raw) for raw in messages if isinstance(raw, bytes)]
             for batch in (message for message in messages if isinstance(message, wire_format.Batch)):
                 ran = time.perf_counter()
-                self._coordinator.commit(batch.number, batch.clock, receipts)
-                self._ended[batch.number] = done = time.perf_counter()
-                self._record_phases(
-                    batch.number, plan=called - batch.clock, run=1000 * (ran - began), commit=1000 * (done - ran)
+                self._commits.commit(batch.number, batch.clock, messages)
+                self._commits.record_phases(
+                    batch.number,
+                    plan=called - batch.clock,
+                    run=1000 * (ran - began),
+                    commit=1000 * (time.perf_counter() - ran),
                 )
-                tallies = [message for message in messages if isinstance(message, wire_format.Tally)]
-                self._stats.add(receipts, tallies, batch.clock, SystemClock().now())
-                self._sent_stream_time = self._stream_time
-                self._stream_time = max([self._stream_time, *(receipt.stream_time for receipt in receipts)])
-                self._commit_requested = any(isinstance(message, wire_format.CommitRequest) for message in messages)
         except Exception as error:  # noqa: BLE001
             self._failed = error
         with self._changed:
             self._write_control(refresh=True)
             self._changed.notify_all()
 
-    def _record_phases(self, number: int, **phases: float) -> None:
-        """Keeps how many ms the phases of a batch took."""
-        self.phases[number] = {**{name: max(0.0, took) for name, took in phases.items()}, **self.phases.get(number, {})}
-        self.phases.pop(number - REMEMBERED, None)
-        self._ended.pop(number - REMEMBERED, None)
-
     def record_delivery(self, number: int) -> None:
-        """Keeps how many ms the delivery of a batch took; the next batch runs meanwhile."""
-        ended = self._ended.pop(number, None)
-        took = 0.0 if ended is None else 1000 * (time.perf_counter() - ended)
-        self.phases[number] = {**self.phases.get(number, {}), "deliver": took}
+        """The log has the outputs of a batch; the next one runs meanwhile."""
+        self._commits.record_delivery(number)
 
     @property
     def has_sent_stream_time(self) -> bool:
-        """True when a batch has sent the current stream time to every task."""
-        return not self._shares_time or self._sent_stream_time == self._stream_time
+        """True when every task has been told the current stream time."""
+        return self._commits.has_sent_stream_time
 
     def wait(self, reached: Callable[[], bool], timeout: float) -> bool:
         """Waits for a condition, which is checked now and after every batch; True if it holds."""
@@ -130,7 +111,7 @@ class MicroBatchQuery:
 
     def observed(self) -> dict[str, Any]:
         """What a report says about the phases of batches."""
-        return {"phases": dict(self.phases)}
+        return {"phases": dict(self._commits.phases)}
 
     def check(self) -> None:
         """Raises the error that has stopped the query, if it has stopped."""

@@ -18,11 +18,9 @@ from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-import msgspec
 from pyspark import SparkContext
 
 from headrace.checkpoint.coordinator import Coordinator
-from headrace.checkpoint.receipt import Receipt, decode_receipt
 from headrace.checkpoint.steps import RANGES_PLANNED, step
 from headrace.errors import StageRerunError, StreamsError
 from headrace.log.open import open_log
@@ -32,7 +30,8 @@ from headrace.query.status import encode_slots
 from headrace.spark import wire_format
 from headrace.spark.application_state import QueryStoppedError
 from headrace.spark.batch_attempt import BatchAttempt
-from headrace.spark.batch_planner import Control, Ends, Planner, make_control, plan_orders, shortest_interval
+from headrace.spark.batch_commits import BatchCommits
+from headrace.spark.batch_planner import Control, Ends, Planner, plan_orders, shortest_interval
 from headrace.spark.delivery_job import SharedDelivery
 from headrace.spark.job import Job, decode_failure, is_local, pickle_job
 from headrace.spark.session import find_slots
@@ -51,7 +50,6 @@ from headrace.spark.stats import ApplicationStats
 from headrace.spark.transport import port_range
 
 _log = logging.getLogger(__name__)
-REMEMBERED = 120  # batches whose phases are kept
 GRACE = 8.0  # seconds that a running batch has to end, when the application is stopped
 MAX_ATTEMPTS = 8  # at one batch, before the application starts anew
 TICK = 0.1  # seconds
@@ -70,15 +68,11 @@ class RealTimeEngine:
         *,
         paused: bool = False,
     ) -> None:
-        self._job, self._coordinator, self._totals, self._paused = job, coordinator, totals, paused
+        self._job, self._coordinator, self._paused = job, coordinator, paused
+        self._commits = BatchCommits(job, coordinator, totals)
         self._changed = threading.Condition()
         self._failed: Exception | None = None
         self._is_stopping = self._is_cut = False
-        self._shares_time = job.config.stream_time_scope == "application"
-        self._told = self._stream_time = -1
-        self._commit_requested = False
-        self.phases: dict[int, dict[str, float]] = {}  # ms, by batch
-        self._ended: dict[int, float] = {}  # when batches were committed that are not delivered yet
         self._attempt: BatchAttempt | None = None
         self._attempts = 0
         self._share_answers: queue.SimpleQueue[ShareDelivered] = queue.SimpleQueue()
@@ -138,7 +132,7 @@ class RealTimeEngine:
                     continue
                 if self._pool.await_layout(self._job.all_tasks(), lambda: self._is_stopping) is None:
                     return
-                began, control = time.perf_counter(), self._control()
+                began, control = time.perf_counter(), self._commits.control()
                 clock = SystemClock().now()
                 with planning():
                     ends = planner.plan_ends(control)
@@ -157,16 +151,11 @@ class RealTimeEngine:
     def _is_held_back(self, begin: float) -> bool:
         """Waits a moment if no batch may begin now."""
         with self._changed:
-            left = 0.0 if self._commit_requested else begin - time.monotonic()
+            left = 0.0 if self._commits.commit_requested else begin - time.monotonic()
             if self._paused or left > 0:
                 self._changed.wait(min(left, TICK) if not self._paused else TICK)
                 return True
         return False
-
-    def _control(self) -> Control:
-        coordinator = self._coordinator
-        standing = make_control(coordinator.ledger, coordinator.damaged_tasks, self._stream_time)
-        return msgspec.structs.replace(standing, wanted=coordinator.needs_batch, sizes=dict(self._totals.sizes))
 
     def _run_batch(self, planner: Planner, control: Control, clock: int, ends: Sequence[Ends], began: float) -> None:
         """Runs the batch, in as many attempts as it takes, and commits it."""
@@ -190,7 +179,7 @@ class RealTimeEngine:
                 if attempt.broken is None:
                     self._commit(number, clock, attempt)
                     phases = {f"level {level}": took for level, took in enumerate(attempt.level_times)}
-                    self._note(
+                    self._commits.record_phases(
                         number,
                         plan=1000 * (planned - began),
                         run=1000 * (ran - planned),
@@ -205,7 +194,7 @@ class RealTimeEngine:
             _log.info("batch %d is planned again: %s", number, reason.strip().rpartition("\n")[2])
             self._abort(attempt)
             self._pause_after(failures)
-            control = self._control()
+            control = self._commits.control()
             with planning():
                 ends = planner.plan_ends(control)
         raise QueryStoppedError(f"batch {number} could not be run in {MAX_ATTEMPTS} attempts: {reason}")
@@ -238,33 +227,14 @@ class RealTimeEngine:
                 self._changed.wait_for(lambda: self._is_stopping, min(0.1 * 2**failures, 5.0))
 
     def _commit(self, number: int, clock: int, attempt: BatchAttempt) -> None:
-        messages = [wire_format.decode(raw) for raw in attempt.messages]
-        for message in messages:
-            if isinstance(message, wire_format.Failed):
-                raise decode_failure(message)
-        receipts: list[Receipt] = [decode_receipt(raw) for raw in messages if isinstance(raw, bytes)]
-        self._coordinator.commit(number, clock, receipts)
+        self._commits.commit(number, clock, [wire_format.decode(raw) for raw in attempt.messages])
         self._pool.commit(number)
-        self._ended[number] = time.perf_counter()
-        tallies = [message for message in messages if isinstance(message, wire_format.Tally)]
-        self._totals.add(receipts, tallies, clock, SystemClock().now())
         with self._changed:
-            self._told = self._stream_time
-            self._stream_time = max([self._stream_time, *(receipt.stream_time for receipt in receipts)])
-            self._commit_requested = any(isinstance(message, wire_format.CommitRequest) for message in messages)
             self._changed.notify_all()
-
-    def _note(self, number: int, **phases: float) -> None:
-        """Keeps how many ms the phases of a batch took."""
-        self.phases[number] = {**phases, **self.phases.get(number, {})}
-        self.phases.pop(number - REMEMBERED, None)
-        self._ended.pop(number - REMEMBERED, None)
 
     def record_delivery(self, number: int) -> None:
         """The log has the outputs of a batch; the next one runs meanwhile."""
-        ended = self._ended.pop(number, None)
-        took = 0.0 if ended is None else 1000 * (time.perf_counter() - ended)
-        self.phases[number] = {**self.phases.get(number, {}), "deliver": took}
+        self._commits.record_delivery(number)
         with self._changed:
             self._changed.notify_all()
 
@@ -305,7 +275,7 @@ class RealTimeEngine:
     @property
     def has_sent_stream_time(self) -> bool:
         """True when every task has been told the current stream time."""
-        return not self._shares_time or self._told == self._stream_time
+        return self._commits.has_sent_stream_time
 
     def wait(self, reached: Callable[[], bool], timeout: float) -> bool:
         """Waits for a condition, which is checked now and after every batch; True if it holds."""
@@ -316,7 +286,7 @@ class RealTimeEngine:
         """What a report says about the slots and the phases of batches."""
         pool = self._pool
         slots = pool.report()
-        return {"phases": dict(self.phases), "slots": slots, "moves": pool.moves, "traffic": pool.traffic}
+        return {"phases": dict(self._commits.phases), "slots": slots, "moves": pool.moves, "traffic": pool.traffic}
 
     def describe_slots(self) -> dict[str, Any]:
         """What `headrace status` shows of the slots."""
