@@ -16,10 +16,10 @@ from headrace.checkpoint.steps import RANGES_PLANNED, step
 from headrace.errors import AlreadyRunningError, StageRerunError, StreamsError
 from headrace.model.ids import TaskId
 from headrace.spark import wire_format
-from headrace.spark.assignment import assign_tasks
 from headrace.spark.batch_attempt import BatchAttempt
 from headrace.spark.batch_planner import Planner, make_control, plan_orders
 from headrace.spark.job import decode_failure
+from headrace.spark.placement import assign_tasks
 from headrace.spark.slot_messages import AbortBatch, BatchBroken, BatchDone, RunBatch
 from headrace.spark.slot_registry import SlotRegistry
 from tests.simulation.scheduler import Process

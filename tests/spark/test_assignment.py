@@ -9,7 +9,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from headrace.model.ids import TaskId
-from headrace.spark.assignment import assign_standbys, assign_tasks
+from headrace.spark.placement import assign_standbys, assign_tasks
 
 counts = st.lists(st.integers(1, 9), min_size=1, max_size=4)
 slots = st.sets(st.integers(0, 7), min_size=1)
