@@ -143,7 +143,8 @@ def start_context(
 ) -> Future[SparkContext]:
     """Returns the context of `given`, or of this process, or begins to create one: a JVM takes seconds to start.
 
-    It is created on `master`, else on this machine, where it has so many slots, or one for each core.
+    It is created on `master`, else on the cluster that `spark-submit` was given, else on this machine, where it has so
+    many slots, or one for each core.
     """
     started = Future[SparkContext]()
     active = SparkContext._active_spark_context  # noqa: SLF001 # pyright: ignore[reportPrivateUsage]
@@ -157,8 +158,15 @@ def start_context(
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     # Workers on this machine find the modules that the driver finds.
     os.environ["PYTHONPATH"] = os.pathsep.join(dict.fromkeys(path or str(Path.cwd()) for path in sys.path))
+    submitted = None if master is not None else _submitted_master()
     # On one machine Spark would not try again, though a worker may have been killed.
-    conf = SparkConf().setAppName("headrace").setAll([*SETTINGS.items()])
+    conf = SparkConf().setIfMissing("spark.app.name", "headrace")
+    for name, value in SETTINGS.items():
+        if submitted is None:
+            conf.set(name, value)
+        else:
+            conf.setIfMissing(name, value)
+    master = master or submitted
     local = re.fullmatch(r"local(?:\[(\d+|\*)(?:,(\d+))?\])?", master or f"local[{slots or '*'}]")
     if local is None:
         conf.setMaster(master or "")
@@ -194,6 +202,19 @@ def _choose_sockets(folder: Path) -> dict[str, str]:
     name = f"/.{UUID(int=0)}.sock"
     is_short = len(os.fsencode(folder)) + len(name) <= LONGEST_PATH
     return {enabled: "true", directory: str(folder)} if is_short else {enabled: "false"}
+
+
+def _submitted_master() -> str | None:
+    """The cluster that `spark-submit` was given; None if it was given none, or has not started this program."""
+    if "PYSPARK_GATEWAY_PORT" not in os.environ:
+        return None
+    SparkContext._ensure_initialized()  # noqa: SLF001 # pyright: ignore[reportPrivateUsage]
+    jvm: Any = SparkContext._jvm  # noqa: SLF001 # pyright: ignore[reportPrivateUsage]
+    system = jvm.java.lang.System
+    if "pyspark-shell" in (system.getProperty("sun.java.command") or ""):  # another program of ours shares its JVM
+        return None
+    master = system.getProperty("spark.master") or "local"
+    return None if re.match(r"local(\[|$)", master) else master
 
 
 def _create(conf: SparkConf, *, verbose: bool) -> SparkContext:
