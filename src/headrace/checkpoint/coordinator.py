@@ -32,7 +32,7 @@ from headrace.checkpoint.receipt import Receipt, check_receipts
 from headrace.checkpoint.serial_executor import SerialExecutor
 from headrace.checkpoint.steps import MANIFEST, OWNER, TAKEOVER, AtStep, ignore_step, step
 from headrace.checkpoint.storage import Storage
-from headrace.errors import FencedError
+from headrace.errors import CheckpointCorruptedError, FencedError
 from headrace.model.clock import Clock, SystemClock
 from headrace.model.ids import TaskId, TopicPartition
 from headrace.model.threads import SYSTEM_THREADS, Threads
@@ -184,9 +184,7 @@ class Coordinator:
             self.ledger = recovery.recover_ledger(storage, self._options.keep)  # the previous owner committed first
         else:
             raise self._fenced(self.ledger.number + 1)
-        self._delivery.read_marker()  # the previous owner may have purged what it has delivered since the last look
-        undelivered = recovery.find_undelivered(storage, self.ledger, self._delivery.last)
-        self._delivery.catch_up(undelivered, partial(read_blob, storage))
+        self._delivery.catch_up(self._find_undelivered(), partial(read_blob, storage))
         self._ownership.delete_earlier_epochs()
         self._clean_up(self.ledger.tasks, purge=True)
 
@@ -206,6 +204,22 @@ class Coordinator:
                 self._hooks.threads.sleep(_MARKER_PAUSE / 1000)
             else:
                 return
+
+    def _find_undelivered(self) -> dict[int, tuple[Outbox, ...]]:
+        """Returns what the log lacks. The previous owner may have purged what it has delivered since the last look.
+
+        Then the marker says so, but for a moment not on a broker that has just started.
+        """
+        left = self._options.marker_timeout_ms
+        while True:
+            self._delivery.read_marker()
+            try:
+                return recovery.find_undelivered(self._storage, self.ledger, self._delivery.last)
+            except CheckpointCorruptedError:
+                if left <= 0:
+                    raise
+            left -= _MARKER_PAUSE
+            self._hooks.threads.sleep(_MARKER_PAUSE / 1000)
 
     # --------------------------------------------------------------------------------------------------------- batches
     @property
