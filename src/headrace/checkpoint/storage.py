@@ -33,6 +33,7 @@ from obstore.exceptions import (
 
 from headrace.directories import DIRECTORY_MODE, check_directory, check_folder, create_directory, open_file, read_file
 from headrace.errors import MissingFileError, StorageError
+from headrace.secrets import mask_secrets
 
 
 class Storage(Protocol):
@@ -252,7 +253,7 @@ class ObjectStorage:
         return ObjectStorage.at, (self._url, self._options)
 
     def describe(self) -> str:
-        return self._url
+        return mask_secrets(self._url)
 
     def create(self, name: str, data: bytes) -> bool:
         with self._translate_errors(f"cannot take {name}"):

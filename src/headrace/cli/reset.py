@@ -40,7 +40,6 @@ from headrace.errors import CheckpointCorruptedError, CheckpointMismatchError
 from headrace.log.protocol import Extent, Log
 from headrace.model.clock import SystemClock
 from headrace.model.ids import TopicPartition
-from headrace.secrets import mask_secrets
 from headrace.spark.job import remove_state
 
 COLUMNS = ["topic", "partition", "as", "position", "new_position"]
@@ -106,11 +105,11 @@ def _print_plan(
 ) -> None:
     files = [name for name in storage.names() if not name.startswith(("owners/", "checkpoint"))]
     if as_json:
-        plan = {"checkpoint": mask_secrets(storage.describe()), "files": len(files), "state_dir": str(local)}
+        plan = {"checkpoint": storage.describe(), "files": len(files), "state_dir": str(local)}
         print_json({**plan, "delete_topics": internal, "positions": moves})
         return
     print_rows(moves, COLUMNS, as_json=False)
-    print_note(f"State to delete: {len(files)} files in {mask_secrets(storage.describe())}, and the copies in {local}.")
+    print_note(f"State to delete: {len(files)} files in {storage.describe()}, and the copies in {local}.")
     for topic in internal:
         print_note(f"Topic to delete: {topic}.")
 

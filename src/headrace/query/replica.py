@@ -11,6 +11,7 @@ attempt that lost, or from before a crash of the machine is deleted and restored
 from __future__ import annotations
 
 import fcntl
+import os
 import re
 import shutil
 import threading
@@ -25,6 +26,7 @@ from headrace.checkpoint.files import read_delta
 from headrace.checkpoint.ledger import Ledger, TaskHead
 from headrace.checkpoint.restore import LmdbEngineProvider, restore
 from headrace.checkpoint.storage import Storage
+from headrace.directories import check_directory, create_directory, open_file
 from headrace.errors import ConfigError, InvalidStateStoreError
 from headrace.model.ids import TaskId
 from headrace.query.persistent_map import PersistentMap, ReadOnlyEngine
@@ -135,8 +137,9 @@ class DiskReplica:
 def _lock_directory(directory: Path) -> BinaryIO:
     """Return a file that holds the lock of a directory until it is closed."""
     try:
-        directory.mkdir(parents=True, exist_ok=True)
-        lock = (directory / "lock").open("wb")
+        create_directory(directory)
+        check_directory(directory)
+        lock = os.fdopen(open_file(directory / "lock", os.O_WRONLY | os.O_CREAT), "wb")
     except OSError as error:
         raise ConfigError(f"no copy of the state can be kept in {directory}: {error}") from error
     try:

@@ -22,8 +22,10 @@ import time
 import traceback
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
+from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, NamedTuple
+from hashlib import sha256
+from typing import Any
 
 from pyspark import cloudpickle
 
@@ -70,15 +72,22 @@ CANNOT_START = "a slot cannot start"  # begins the error of a Spark job whose sl
 WILDCARDS = ("0.0.0.0", "::")  # noqa: S104 - these are not addresses that another host could connect to
 
 
-class DriverAddress(NamedTuple):
-    """Where the driver is reached, and how a slot listens."""
+@dataclass(frozen=True, slots=True)
+class DriverAddress:
+    """Where the driver is reached, and how a slot listens. Spark brings it to the slots."""
 
     host: str
     port: int
-    secret: bytes
+    secret: bytes = field(repr=False)
     bind: str  # the address that slots bind to; "" is the one by which they reach the driver
     encrypts: bool  # whether frames are encrypted
     ports: tuple[int, int] | None  # the first and the last one that slots may listen on
+    job: bytes = b""  # the digest of the job that the driver sends
+
+
+def digest_of_job(job: bytes) -> bytes:
+    """What a slot compares before it unpickles a job: whoever can change frames on their way cannot change this."""
+    return sha256(job).digest()
 
 
 def slot_function(driver: DriverAddress) -> Any:
@@ -105,7 +114,7 @@ class Slot:
     """One slot, in this process."""
 
     def __init__(self, driver: DriverAddress, number: int) -> None:
-        self._number, self._registration = number, 0
+        self._number, self._registration, self._job_digest = number, 0, driver.job
         self._inbox: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self._arrived = threading.Condition()
         self._exchange = Exchange(MAX_ROWS_IN_MEMORY, partial(tempfile.TemporaryFile, prefix="headrace-rows-"))
@@ -234,6 +243,8 @@ class Slot:
         threading.Thread(target=self._beat, args=(message.lease / 4,), name="headrace heartbeat", daemon=True).start()
         # A batch makes many objects that live until its end: by default a quarter of its time is spent looking at them.
         gc.set_threshold(100_000, 20, 20)
+        if digest_of_job(message.job) != self._job_digest:
+            raise StreamsError("the job that arrived is not the one that the driver has announced: is it another's?")
         job: Job = cloudpickle.loads(message.job)
         self._job, self._runner = job, SlotRunner(job, LocalCopies(job.local_state, job.checkpoint_id))
         delay = job.config.state_cleanup_delay_ms / 1000

@@ -17,6 +17,7 @@ import threading
 import time
 from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
+from dataclasses import replace
 
 from pyspark import InheritableThread, SparkContext
 
@@ -24,7 +25,7 @@ from headrace.errors import ConfigError, StreamsError
 from headrace.model.ids import TaskId
 from headrace.query.status import SlotReport, Traffic
 from headrace.spark.placement import Placement
-from headrace.spark.slot import CANNOT_START, DriverAddress, slot_function
+from headrace.spark.slot import CANNOT_START, DriverAddress, digest_of_job, slot_function
 from headrace.spark.slot_messages import (
     BatchBroken,
     BatchDone,
@@ -93,7 +94,7 @@ class SlotPool:
             )  # fmt: skip
         except OSError as error:
             raise ConfigError(f"the driver cannot listen for slots: {error}. Set driver.ports") from error
-        self._address = address._replace(port=self._endpoint.port)
+        self._address = replace(address, port=self._endpoint.port, job=digest_of_job(job))
         self._keeper = threading.Thread(target=self._keep, name="headrace slots", daemon=True)
         self._keeper.start()
 

@@ -111,7 +111,7 @@ class ApplicationView:
             "epoch": snapshot.epoch,
             "clock": snapshot.clock,
             "checkpoint": snapshot.checkpoint,
-            "place": mask_secrets(self.follower.storage.describe()),
+            "place": self.follower.storage.describe(),
             "state_bytes": size,
             "tasks": {str(task): size for task, size in sorted(snapshot.sizes.items())},
             "restore_seconds": round(size / 50e6, 2),  # a restore reads and applies 50 MB of deltas a second
