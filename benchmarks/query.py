@@ -36,11 +36,11 @@ from headrace.checkpoint.storage import DiskStorage
 from headrace.config import Config
 from headrace.log.embedded.file_log import FileLog
 from headrace.model.ids import TaskId
-from headrace.plan import plan
 from headrace.query import Follower
 from headrace.runtime.rows import Inputs, batch_rows
 from headrace.runtime.task import Task, TaskEnvironment
 from headrace.state.engine import MemoryEngine
+from headrace.topology.subtopologies import plan
 from headrace.web import ApplicationView, Server
 
 CONFIG = Config.of({"application.id": "bench"}, default_key_serde=serde.STRING)

@@ -22,11 +22,11 @@ from headrace.checkpoint.storage import Storage
 from headrace.config import Config
 from headrace.model.ids import TaskId, TopicPartition
 from headrace.model.partitioner import partition_of
-from headrace.plan import partition_counts, plan, task_counts
 from headrace.runtime.rows import Inputs, PartitionBatch, Row, batch_rows
 from headrace.runtime.task import Task, TaskEnvironment
 from headrace.state.delta import Delta
 from headrace.state.engine import MemoryEngine
+from headrace.topology.subtopologies import partition_counts, plan, task_counts
 from tests.checkpoint.programs import CONFIG, Program
 from tests.clocks import ManualClock
 

@@ -8,7 +8,7 @@ from headrace import Materialized, SessionWindows, Stores, StreamsBuilder, TimeW
 from headrace.checkpoint.fingerprint import Fingerprint, compute_fingerprint, find_differences
 from headrace.config import Config
 from headrace.model.windows import DailyWindows
-from headrace.plan import partition_counts, plan, task_counts
+from headrace.topology.subtopologies import partition_counts, plan, task_counts
 from tests.checkpoint.programs import TEXTS, Watch, join_by_reference
 
 WINDOWS = "WindowKind(window_size=10, retain_duplicates=False, timestamped=True, by_time=False)"

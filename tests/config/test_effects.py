@@ -13,9 +13,9 @@ from headrace import Application, Stores, StreamsBuilder, StreamsError, Topology
 from headrace.config import Config
 from headrace.log.embedded.file_log import FileLog
 from headrace.model.ids import TaskId
-from headrace.plan import plan
 from headrace.spark.job import Job, remove_old_state
 from headrace.testing import TopologyTestDriver
+from headrace.topology.subtopologies import plan
 
 TEXTS: dict[str, Any] = {"key": serde.STRING, "value": serde.STRING}
 OPTIMIZED = {"topology.optimization": "all"}

@@ -9,12 +9,12 @@ from typing import Any
 from headrace import Topology
 from headrace.config import Config
 from headrace.model.ids import TaskId
-from headrace.plan import plan
 from headrace.runtime.rows import Inputs, Output, Row, batch_rows
 from headrace.runtime.task import Task, TaskEnvironment
 from headrace.state.engine import Engine, Version
 from headrace.state.keys import decode_duplicate
 from headrace.state.window import WindowedDuplicates
+from headrace.topology.subtopologies import plan
 
 
 class Levels:

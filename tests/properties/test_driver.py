@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from hypothesis import given
 
-from headrace.plan import Plan
 from headrace.runtime.rows import Row
 from headrace.testing import TopologyTestDriver
+from headrace.topology.subtopologies import Plan
 from tests.properties.cases import Case, random_case
 from tests.properties.levels import Levels
 from tests.properties.processor_verbs import PUNCTUATE

@@ -7,7 +7,6 @@ from headrace.checkpoint.fingerprint import StoreShape, compute_fingerprint
 from headrace.config import Config
 from headrace.errors import InvalidStateStoreError
 from headrace.model.windows import UnlimitedWindows
-from headrace.plan import plan
 from headrace.query import (
     Follower,
     KeyQuery,
@@ -33,6 +32,7 @@ from headrace.query.catalog import (
 )
 from headrace.query.replica import DiskReplica
 from headrace.state.spec import WindowKind
+from headrace.topology.subtopologies import plan
 from tests.checkpoint.programs import CONFIG, Program
 from tests.query.programs import ONE, THREE, every_kind, finished
 

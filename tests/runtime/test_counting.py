@@ -14,11 +14,11 @@ from headrace import Materialized, StreamsBuilder, Topology, serde
 from headrace.config import Config
 from headrace.log.protocol import Chunk, Records
 from headrace.model.ids import TaskId, TopicPartition
-from headrace.plan import plan
 from headrace.runtime.operators.aggregate import counted_topics
 from headrace.runtime.rows import Input, Inputs, PartitionBatch, batch_outputs, batch_rows, read_batches
 from headrace.runtime.task import Task, TaskEnvironment
 from headrace.state.engine import MemoryEngine, Version
+from headrace.topology.subtopologies import plan
 
 CONFIG = Config.of({"application.id": "app", "deserialization.exception.handler": "continue"})
 LogRecord = tuple[bytes | None, bytes | None, int, tuple[tuple[str, bytes], ...]]

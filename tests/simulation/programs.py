@@ -20,9 +20,9 @@ from headrace.checkpoint.fingerprint import Fingerprint, compute_fingerprint
 from headrace.config import Config
 from headrace.model.ids import TopicPartition
 from headrace.model.partitioner import partition_of
-from headrace.plan import partition_counts, plan, task_counts
 from headrace.spark.job import Job
 from headrace.testing import TopologyTestDriver
+from headrace.topology.subtopologies import partition_counts, plan, task_counts
 from tests.oracle.running import configuration
 from tests.properties.cases import Case, random_case
 from tests.properties.processor_verbs import PUNCTUATE

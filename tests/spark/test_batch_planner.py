@@ -11,9 +11,9 @@ from headrace.config import Config
 from headrace.log.open import open_log
 from headrace.log.protocol import Records
 from headrace.model.ids import TopicPartition
-from headrace.plan import plan
 from headrace.spark.batch_planner import Control, Ends, Planner
 from headrace.spark.job import Job
+from headrace.topology.subtopologies import plan
 
 
 def rekeyed_join() -> Topology:

@@ -15,12 +15,12 @@ from headrace.errors import StreamsError
 from headrace.log.open import open_log
 from headrace.log.protocol import Log, Records
 from headrace.model.ids import TaskId, TopicPartition
-from headrace.plan import partition_counts, plan, task_counts
 from headrace.runtime.rows import Inputs
 from headrace.runtime.task import Task, TaskEnvironment
 from headrace.spark.changelogs import await_empty_group, fill_stores, find_changelogs
 from headrace.spark.job import Job
 from headrace.state.engine import MemoryEngine, Version
+from headrace.topology.subtopologies import partition_counts, plan, task_counts
 
 TEXTS: dict[str, Any] = {"key": serde.STRING, "value": serde.STRING}
 CONFIG = Config.of({"application.id": "app"})

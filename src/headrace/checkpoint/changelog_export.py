@@ -28,13 +28,13 @@ from headrace.errors import StreamsError
 from headrace.log.protocol import Log, Records
 from headrace.model.clock import SystemClock
 from headrace.model.ids import TaskId, TopicPartition
-from headrace.plan import plan
 from headrace.runtime.serdes import resolved, serdes_of
 from headrace.serde.internal import UNDECLARED
 from headrace.state.changelog_records import Row, entries_of, rows_of
 from headrace.state.spec import BufferKind, Kind, SessionKind, SubscriptionKind, VersionedKind, WindowKind
 from headrace.state.task_state import TaskState
 from headrace.topology.graph import Graph
+from headrace.topology.subtopologies import plan
 
 DAY = 86_400_000  # ms: Kafka Streams' default of windowstore.changelog.additional.retention.ms
 MAX_MS = 2**63 - 1  # of a Kafka setting

@@ -11,11 +11,11 @@ from dataclasses import dataclass, fields, is_dataclass
 from typing import Any, NamedTuple
 
 from headrace.config import Config
-from headrace.plan import Plan, Stage
 from headrace.runtime.serdes import Serdes, resolved, serdes_of
 from headrace.serde.protocol import Serde
 from headrace.state.spec import StoreSpec
 from headrace.topology.graph import Graph
+from headrace.topology.subtopologies import Plan, Stage
 
 # These may change: they do not affect the bytes in a store.
 _IGNORED = {"retention", "history", "max_entries", "grace"}

@@ -134,7 +134,12 @@ _REBALANCE_INTERVAL = 1000  # ms, at most, between two calls that renew the memb
 
 
 class ConsumerRecord(NamedTuple, Generic[K_co, V_co]):
-    """A record, and the topic, partition and offset that it was read from. A key or value can be None."""
+    """A record, and the topic, partition and offset that it was read from. A key or value can be None.
+
+    >>> record = ConsumerRecord("words", 0, 7, b"key", b"hello", 1_700_000_000_000, ())
+    >>> record.offset, record.value
+    (7, b'hello')
+    """
 
     topic: str
     partition: int

@@ -53,7 +53,11 @@ class Record(Generic[K_co, V_co]):
 
 @dataclass(frozen=True, slots=True)
 class FixedKeyRecord(Generic[K_co, V_co]):
-    """A record whose key cannot be changed: what `process_values` hands out."""
+    """A record whose key cannot be changed: what `process_values` hands out.
+
+    >>> FixedKeyRecord("ada", 1, timestamp=10).with_value("one")
+    FixedKeyRecord(key='ada', value='one', timestamp=10, headers=())
+    """
 
     key: K_co
     value: V_co
@@ -71,7 +75,11 @@ class FixedKeyRecord(Generic[K_co, V_co]):
 
 
 class RecordMetadata(NamedTuple):
-    """Where a record was read."""
+    """Where a record was read.
+
+    >>> RecordMetadata("orders", 0, 41).offset
+    41
+    """
 
     topic: str
     partition: int
@@ -79,7 +87,12 @@ class RecordMetadata(NamedTuple):
 
 
 class ValueAndTimestamp(NamedTuple, Generic[V_co]):
-    """What a timestamped store holds for a key."""
+    """What a timestamped store holds for a key.
+
+    >>> value, timestamp = ValueAndTimestamp(3, 1_700_000_000_000)
+    >>> value
+    3
+    """
 
     value: V_co
     timestamp: int
@@ -90,7 +103,11 @@ stamped: Callable[[tuple[Any, int]], ValueAndTimestamp] = partial(tuple.__new__,
 
 
 class VersionedRecord(NamedTuple, Generic[V_co]):
-    """One version of a key in a versioned store; `valid_to` is None unless a history query filled it."""
+    """One version of a key in a versioned store; `valid_to` is None unless a history query filled it.
+
+    >>> VersionedRecord("red", 10)
+    VersionedRecord(value='red', timestamp=10, valid_to=None)
+    """
 
     value: V_co
     timestamp: int

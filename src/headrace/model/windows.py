@@ -22,14 +22,22 @@ LONGEST = 2**63 - 1
 
 
 class Window(NamedTuple):
-    """From `start` to `end`; whether the end belongs to it depends on the kind of window."""
+    """From `start` to `end`; whether the end belongs to it depends on the kind of window.
+
+    >>> Window(0, 60_000).end
+    60000
+    """
 
     start: int
     end: int
 
 
 class Windowed(NamedTuple, Generic[K_co]):
-    """A key in a window: the key of a windowed table."""
+    """A key in a window: the key of a windowed table.
+
+    >>> Windowed("ada", Window(0, 60_000))
+    Windowed(key='ada', window=Window(start=0, end=60000))
+    """
 
     key: K_co
     window: Window
@@ -167,7 +175,11 @@ class UnlimitedWindows(metaclass=RenamedNames):
 )
 @dataclass(frozen=True, slots=True)
 class SlidingWindows(metaclass=RenamedNames):
-    """Windows of records that are at most `difference` apart; both bounds belong to the window."""
+    """Windows of records that are at most `difference` apart; both bounds belong to the window.
+
+    >>> SlidingWindows.of(timedelta(seconds=10), grace=500)
+    SlidingWindows(difference=10000, grace=500)
+    """
 
     difference: int
     grace: int
@@ -187,7 +199,11 @@ class SlidingWindows(metaclass=RenamedNames):
 )
 @dataclass(frozen=True, slots=True)
 class SessionWindows(metaclass=RenamedNames):
-    """Windows that last until nothing came for `gap`."""
+    """Windows that last until nothing came for `gap`.
+
+    >>> SessionWindows.of(timedelta(minutes=5))
+    SessionWindows(gap=300000, grace=0)
+    """
 
     gap: int
     grace: int

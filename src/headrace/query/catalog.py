@@ -17,7 +17,6 @@ from headrace.config import Config
 from headrace.errors import CheckpointMismatchError, UnknownStoreError, UnsuitableQueryError
 from headrace.model.ids import TaskId
 from headrace.model.windows import LONGEST, TimeWindows, UnlimitedWindows
-from headrace.plan import plan
 from headrace.runtime.serdes import resolved, serdes_of
 from headrace.serde import json, primitives
 from headrace.serde.internal import UNDECLARED
@@ -39,6 +38,7 @@ from headrace.state.spec import (
 )
 from headrace.state.task_state import TaskState
 from headrace.topology.graph import Graph
+from headrace.topology.subtopologies import plan
 
 
 @dataclass(frozen=True, slots=True)

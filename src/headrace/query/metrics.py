@@ -12,10 +12,10 @@ from collections.abc import Mapping
 from functools import cached_property
 
 from headrace.checkpoint.ledger import Ledger
-from headrace.plan import plan
 from headrace.query.status import ApplicationReport
 from headrace.topology import nodes as n
 from headrace.topology.graph import Graph
+from headrace.topology.subtopologies import plan
 
 # These nodes forward each record exactly once to every child.
 ONE_TO_ONE = (n.PassThrough, n.Map, n.MapValues, n.SelectKey, n.Peek, n.TablePassThrough, n.TableToStream)

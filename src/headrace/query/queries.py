@@ -51,7 +51,11 @@ class Position:
 
 @dataclass(frozen=True)
 class QueryResult(Generic[R_co]):
-    """An answer and its position. Where a query finds many entries, `result` is an iterator over one batch's state."""
+    """An answer and its position. Where a query finds many entries, `result` is an iterator over one batch's state.
+
+    >>> QueryResult(3, Position(7)).result
+    3
+    """
 
     result: R_co
     position: Position
@@ -79,7 +83,11 @@ class KeyQuery(Query[V | None], Generic[K, V]):
 
 @dataclass(frozen=True)
 class TimestampedKeyQuery(KeyQuery[K, ValueAndTimestamp[V]], Generic[K, V]):
-    """Return the `ValueAndTimestamp` of a key in a timestamped key-value store, or None."""
+    """Return the `ValueAndTimestamp` of a key in a timestamped key-value store, or None.
+
+    >>> TimestampedKeyQuery.with_key("hello")
+    TimestampedKeyQuery(key='hello')
+    """
 
 
 @dataclass(frozen=True)
@@ -119,19 +127,32 @@ class RangeQuery(Query[Iterator[tuple[K, V]]], Generic[K, V]):
 
 @dataclass(frozen=True)
 class TimestampedRangeQuery(RangeQuery[K, ValueAndTimestamp[V]], Generic[K, V]):
-    """Return (key, `ValueAndTimestamp`) from a timestamped key-value store."""
+    """Return (key, `ValueAndTimestamp`) from a timestamped key-value store.
+
+    >>> TimestampedRangeQuery.with_range("a", "c")
+    TimestampedRangeQuery(low='a', high='c', descending=False)
+    """
 
 
 @dataclass(frozen=True)
 class PrefixQuery(Query[Iterator[tuple[K, V]]], Generic[K, V]):
-    """Return (key, value) of the keys whose bytes begin with the bytes of a prefix."""
+    """Return (key, value) of the keys whose bytes begin with the bytes of a prefix.
+
+    >>> PrefixQuery("user-").prefix
+    'user-'
+    """
 
     prefix: K
 
 
 @dataclass(frozen=True)
 class WindowKeyQuery(Query[Iterator[tuple[int, V]]], Generic[K, V]):
-    """Return (start, value) of the windows of a key that start from `first` to `last`, both inclusive."""
+    """Return (start, value) of the windows of a key that start from `first` to `last`, both inclusive.
+
+    >>> query = WindowKeyQuery.with_key_and_window_start_range("ada", 0, 60_000)
+    >>> query.first, query.last
+    (0, 60000)
+    """
 
     key: K
     first: int = FIRST
@@ -145,7 +166,11 @@ class WindowKeyQuery(Query[Iterator[tuple[int, V]]], Generic[K, V]):
 
 @dataclass(frozen=True)
 class WindowRangeQuery(Query[Iterator[tuple[Windowed[K], V]]], Generic[K, V]):
-    """Return (`Windowed`, value) of the windows of all keys that start from `first` to `last`, both inclusive."""
+    """Return (`Windowed`, value) of the windows of all keys that start from `first` to `last`, both inclusive.
+
+    >>> WindowRangeQuery.with_window_start_range(0, 60_000)
+    WindowRangeQuery(first=0, last=60000, descending=False)
+    """
 
     first: int = FIRST
     last: int = LAST
@@ -165,6 +190,9 @@ class WindowRangeQuery(Query[Iterator[tuple[Windowed[K], V]]], Generic[K, V]):
 class SessionKeyQuery(Query[Iterator[tuple[Windowed[K], V]]], Generic[K, V]):
     """Return (`Windowed`, value) of the sessions of a key that end at or after `earliest_end` and start at or before
     `latest_start`, in the order of their ends.
+
+    >>> SessionKeyQuery("ada", earliest_end=1000).key
+    'ada'
     """
 
     key: K
@@ -175,7 +203,11 @@ class SessionKeyQuery(Query[Iterator[tuple[Windowed[K], V]]], Generic[K, V]):
 
 @dataclass(frozen=True)
 class SessionRangeQuery(Query[Iterator[tuple[Windowed[K], V]]], Generic[K, V]):
-    """Return (`Windowed`, value) of the sessions of all keys within the same bounds as `SessionKeyQuery`."""
+    """Return (`Windowed`, value) of the sessions of all keys within the same bounds as `SessionKeyQuery`.
+
+    >>> SessionRangeQuery(earliest_end=1000).earliest_end
+    1000
+    """
 
     earliest_end: int = FIRST
     latest_start: int = LAST
@@ -202,7 +234,11 @@ class VersionedKeyQuery(Query[VersionedRecord[V] | None], Generic[K, V]):
 
 @dataclass(frozen=True)
 class MultiVersionedKeyQuery(Query[Iterator[VersionedRecord[V]]], Generic[K, V]):
-    """Return the versions of a key that were valid at some time from `first` to `last`, oldest first."""
+    """Return the versions of a key that were valid at some time from `first` to `last`, oldest first.
+
+    >>> MultiVersionedKeyQuery.with_key("a").from_time(5).to_time(9)
+    MultiVersionedKeyQuery(key='a', first=5, last=9, descending=False)
+    """
 
     key: K
     first: int = FIRST

@@ -41,10 +41,10 @@ from headrace.directories import state_directory, write_file
 from headrace.errors import ConfigError, StreamsError
 from headrace.hints import guess, snake_case
 from headrace.model.ids import TaskId
-from headrace.plan import Plan
 from headrace.spark.wire_format import Failed
 from headrace.topology.graph import Graph
 from headrace.topology.nodes import Process, Sink, Source, TableTransformValues
+from headrace.topology.subtopologies import Plan
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -33,7 +33,6 @@ from headrace.log.open import open_log
 from headrace.log.protocol import Extent
 from headrace.model.ids import TaskId, TopicPartition
 from headrace.model.partitioner import partition_of
-from headrace.plan import partition_counts, plan, task_counts
 from headrace.query.follower import Follower
 from headrace.runtime.serdes import serdes_of
 from headrace.spark.application_state import Heartbeat
@@ -44,6 +43,7 @@ from headrace.spark.real_time import RealTimeEngine
 from headrace.spark.session import check_context, find_slots, session_of, start_context
 from headrace.spark.stats import ApplicationStats
 from headrace.spark.topics import await_ends, first_positions, prepare_topics, topics_read
+from headrace.topology.subtopologies import partition_counts, plan, task_counts
 
 _log = logging.getLogger(__name__)
 TOPIC_CHECK_INTERVAL = 1.0  # seconds between two checks for new, deleted or grown topics

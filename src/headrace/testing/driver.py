@@ -29,7 +29,6 @@ from headrace.model.ids import TaskId
 from headrace.model.record import Record, headers_of
 from headrace.model.timestamps import epoch_milliseconds
 from headrace.model.windows import milliseconds
-from headrace.plan import global_nodes
 from headrace.runtime.environment import Result
 from headrace.runtime.punctuation import TimeHeap
 from headrace.runtime.rows import Decoded, Inputs, Output, Row
@@ -40,6 +39,7 @@ from headrace.state.engine import MemoryEngine, Version
 from headrace.state.spec import StoreSpec, store_name
 from headrace.topology.builder import Topology
 from headrace.topology.nodes import Sink, Source
+from headrace.topology.subtopologies import global_nodes
 
 K = TypeVar("K", default=Any)
 V = TypeVar("V", default=Any)

@@ -4,7 +4,7 @@ import re
 from typing import Any
 
 from headrace import Materialized, StreamsBuilder, Topology, serde
-from headrace.plan import plan
+from headrace.topology.subtopologies import plan
 
 TEXTS: dict[str, Any] = {"key": serde.STRING, "value": serde.STRING}
 

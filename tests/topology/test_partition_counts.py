@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from headrace import JoinWindows, Materialized, StreamsBuilder, TopologyError, serde
-from headrace.plan import partition_counts, plan, task_counts
+from headrace.topology.subtopologies import partition_counts, plan, task_counts
 
 TEXTS: dict[str, Any] = {"key": serde.STRING, "value": serde.STRING}
 STREAMS: dict[str, Any] = {"windows": JoinWindows.of(10), "other_value": serde.STRING, **TEXTS}
