@@ -21,3 +21,11 @@ def pytest_configure(config: pytest.Config) -> None:
     # Tests collect what a function saw in a list: the driver runs it in this process. tests/topology/
     # test_captured_state.py turns the warning on again.
     config.addinivalue_line("filterwarnings", "ignore::headrace.errors.CapturedStateWarning")
+
+
+def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
+    """With HEADRACE_NO_SKIPS=1, as in CI, a test that was skipped fails the run: nothing is left out silently."""
+    reporter = session.config.pluginmanager.get_plugin("terminalreporter")
+    if os.environ.get("HEADRACE_NO_SKIPS") == "1" and reporter is not None and reporter.stats.get("skipped"):
+        reporter.write_line("\nHEADRACE_NO_SKIPS=1: the run fails because tests were skipped", red=True)
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
