@@ -54,7 +54,7 @@ class Place:
         folder.mkdir()
         settings = RunSettings(str(self.folder), str(folder), list(kills))
         (folder / "settings").write_bytes(msgspec.json.encode(settings))
-        command = ["-m", "headrace", "run", "tests.faults.queried_program:app", "--web", "--port", "0"]
+        command = ["-m", "headrace", "run", "tests.faults.queried_program:app", "--web", "--no-token", "--port", "0"]
         self.runs.append(Run(command, folder, {**self._jvm, SETTINGS: str(folder / "settings")}))
         return self.runs[-1]
 

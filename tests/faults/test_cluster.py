@@ -62,7 +62,7 @@ class Scenario:
         self.run = self.start()
 
     def start(self) -> Run:
-        options = ["--master", self.cluster.master, "--web", "--port", "0"]
+        options = ["--master", self.cluster.master, "--web", "--no-token", "--port", "0"]
         return self.place.command(*options, environment=self.cluster.environment)
 
     def feed(self, lines: int) -> None:

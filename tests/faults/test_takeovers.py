@@ -22,7 +22,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
 TAKEOVERS = 5
 AHEAD = 60  # lines that wait, so that the killed instance is busy
-PAGES = ("--master", "local[1]", "--web", "--port", "0")
+PAGES = ("--master", "local[1]", "--web", "--no-token", "--port", "0")
 
 
 class Watch:

@@ -110,7 +110,7 @@ class ApplicationProcess:
 
     def __init__(self, folder: Path, log: str) -> None:
         self.folder, self._output = folder, folder / "output"
-        command = [sys.executable, "-m", "headrace", "run", "tests.soak.application:app", "--web", "--port", "0"]
+        command = [sys.executable, "-m", "headrace", "run", "tests.soak.application:app", "--web", "--no-token", "--port", "0"]
         environment = {FOLDER: str(folder), LOG: log, "PYTHONPATH": f"{ROOT / 'src'}:{ROOT}"}
         with self._output.open("wb") as output:
             self.process = subprocess.Popen(
