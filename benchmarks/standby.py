@@ -133,7 +133,7 @@ def takeover(place: Place, running: subprocess.Popen[bytes], by: int) -> float:
 
 def lags(place: Place, seconds: float) -> list[int]:
     """How many batches the answers of a replica are behind the checkpoint, at many moments."""
-    _, said = place.start("replica", "--checkpoint", "checkpoint", "--port", "0")
+    _, said = place.start("replica", "--checkpoint", "checkpoint", "--no-token", "--port", "0")
     wait_for(lambda: "http://" in said.read_text())
     found = re.search(r"http://[\d.:]+", said.read_text())
     url = found[0] if found else ""
