@@ -110,11 +110,11 @@ class ApplicationProcess:
 
     def __init__(self, folder: Path, log: str) -> None:
         self.folder, self._output = folder, folder / "output"
-        command = [sys.executable, "-m", "headrace", "run", "tests.soak.application:app", "--web", "--no-token", "--port", "0"]
+        run = ["-m", "headrace", "run", "tests.soak.application:app", "--web", "--no-token", "--port", "0"]
         environment = {FOLDER: str(folder), LOG: log, "PYTHONPATH": f"{ROOT / 'src'}:{ROOT}"}
         with self._output.open("wb") as output:
             self.process = subprocess.Popen(
-                command, cwd=ROOT, env={**os.environ, **environment}, stdout=output, stderr=output,
+                [sys.executable, *run], cwd=ROOT, env={**os.environ, **environment}, stdout=output, stderr=output,
                 start_new_session=True,
             )  # fmt: skip
 
