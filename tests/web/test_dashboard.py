@@ -139,6 +139,9 @@ def test_the_latency_chart_shows_the_time_from_log_to_log_and_where_it_goes(page
             "commit": "commit 4.0 ms", "deliver": "deliver 10 ms",
         }  # fmt: skip
         assert page.locator("#latency-parts .part").count() == len(parts)
+        shown = page.text_content("#strip-text")
+        assert "run 20 ms" in shown
+        assert "level" not in shown, "the strip would show the time of levels twice"
 
 
 def test_without_latencies_there_is_no_chart_of_them(page):

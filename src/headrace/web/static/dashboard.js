@@ -86,16 +86,18 @@ const lagOf = (lag, topics) => Object.entries(lag ?? {}).reduce((sum, [at, count
 
 const PHASES = ["plan", "run", "commit", "deliver"];
 const colour = (phase, place) => `phase-${(PHASES.includes(phase) ? PHASES.indexOf(phase) : place) % 4}`;
+// Levels and the exchange are parts of the run: the chart of latencies shows them.
+const phasesOf = (batch) => Object.entries(batch.phases).filter(([phase]) => phase !== "exchange" && !phase.startsWith("level "));
 const showBatches = () => {
   const last = batches.slice(-80), width = 8, height = 80;
-  const size = (batch) => total(batch.phases) || batch.records;
+  const size = (batch) => total(Object.fromEntries(phasesOf(batch))) || batch.records;
   const sizes = last.map(size).sort((one, other) => one - other);
   const most = Math.max(1, sizes[Math.floor(0.95 * (sizes.length - 1))]); // the first batch of a run takes long: what is taller is cut
   const svg = document.createElementNS("http://www.w3.org/2000/svg", "svg");
   svg.setAttribute("viewBox", `0 0 ${80 * width} ${height}`);
   svg.setAttribute("preserveAspectRatio", "none");
   last.forEach((batch, index) => {
-    const parts = Object.entries(batch.phases).length ? Object.entries(batch.phases) : [["records", batch.records]];
+    const parts = phasesOf(batch).length ? phasesOf(batch) : [["records", batch.records]];
     let bottom = height;
     parts.forEach(([phase, value], kind) => {
       const tall = Math.min((value / most) * (height - 4) || 1, bottom);
@@ -110,7 +112,7 @@ const showBatches = () => {
   $("strip").replaceChildren(svg);
   const newest = last[last.length - 1];
   if (newest) {
-    const phases = Object.entries(newest.phases);
+    const phases = phasesOf(newest);
     $("strip-text").replaceChildren(
       [`batch ${newest.number}`, `${newest.records} records`, `${bytes(newest.state_bytes)} of state`].join(" · "),
       ...phases.flatMap(([phase, ms], kind) => [" · ", Object.assign(document.createElement("i"), { className: `key ${colour(phase, kind)}` }), `${phase} ${number(ms)} ms`]),
