@@ -62,7 +62,9 @@ class Place:
         folder = self.folder / f"replica-{len(self.replicas)}"
         folder.mkdir()
         place = ["--checkpoint", str(self.folder / "checkpoint"), "--topology", "tests.faults.queried_program:followed"]
-        self.replicas.append(Run(["-m", "headrace", "replica", *place, "--port", "0", *options], folder, {}))
+        self.replicas.append(
+            Run(["-m", "headrace", "replica", *place, "--no-token", "--port", "0", *options], folder, {})
+        )
         return self.replicas[-1]
 
     def url(self) -> str | None:
