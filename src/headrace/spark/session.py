@@ -97,6 +97,7 @@ ATTEMPTS = 4  # at a task; the same on a cluster
 # other jobs of the session, a second application among them, need some too. SLOTS says how many are meant for slots.
 SPARE_THREADS = 16
 SLOTS = "spark.headrace.slots"
+UNIX_SOCKETS = "spark.python.unix.domain.socket.enabled"
 LOGGING = Path(__file__).with_name("log4j2.properties")
 
 # Our JVM only coordinates: its compiler and its collector must not compete with the work.
@@ -175,7 +176,9 @@ def start_context(
         conf.setMaster(f"local[{cores + SPARE_THREADS},{local[2] or ATTEMPTS}]")
         conf.set("spark.default.parallelism", str(cores)).set(SLOTS, str(cores))
         conf.set("spark.python.daemon.module", "headrace.spark.python_daemon")
-        conf.setAll([*_choose_sockets(make_socket_folder()).items()])
+        # A JVM that this process has not started may outlive it, and keeps the folder of its first context.
+        sockets = {UNIX_SOCKETS: "false"} if "PYSPARK_GATEWAY_PORT" in os.environ else _choose_sockets()
+        conf.setAll([*sockets.items()])
 
     def create() -> None:
         try:
@@ -189,7 +192,7 @@ def start_context(
     return started
 
 
-def _choose_sockets(folder: Path) -> dict[str, str]:
+def _choose_sockets(folder: Path | None = None) -> dict[str, str]:
     """Returns the settings for Unix sockets between Spark and its Python workers, in a folder of this user alone.
 
     Spark does not authenticate them, and would put them into the directory for temporary files of all users. Where the
@@ -198,10 +201,11 @@ def _choose_sockets(folder: Path) -> dict[str, str]:
     >>> _choose_sockets(Path("/tmp/" + 20 * "long"))
     {'spark.python.unix.domain.socket.enabled': 'false'}
     """
-    enabled, directory = "spark.python.unix.domain.socket.enabled", "spark.python.unix.domain.socket.dir"
+    folder = folder or make_socket_folder()
     name = f"/.{UUID(int=0)}.sock"
     is_short = len(os.fsencode(folder)) + len(name) <= LONGEST_PATH
-    return {enabled: "true", directory: str(folder)} if is_short else {enabled: "false"}
+    directory = {"spark.python.unix.domain.socket.dir": str(folder)}
+    return {UNIX_SOCKETS: "true", **directory} if is_short else {UNIX_SOCKETS: "false"}
 
 
 def _submitted_master() -> str | None:
