@@ -25,11 +25,14 @@ def run_seeds(first: int, count: int) -> tuple[list[Outcome], list[str]]:
     logging.disable(logging.CRITICAL)  # faults make the classes under test write warnings
     outcomes: list[Outcome] = []
     failures: list[str] = []
-    for seed in range(first, first + count):
-        try:
-            outcomes.append(simulate(seed))
-        except Exception as error:  # noqa: BLE001 - every error is one that a run has found
-            failures.append(report(seed, error))
+    try:
+        for seed in range(first, first + count):
+            try:
+                outcomes.append(simulate(seed))
+            except Exception as error:  # noqa: BLE001 - every error is one that a run has found
+                failures.append(report(seed, error))
+    finally:
+        logging.disable(logging.NOTSET)
     return outcomes, failures
 
 
