@@ -14,6 +14,7 @@ from tests.simulation.mistakes import MISTAKES
 from tests.simulation.shrinking import repeat_command, shrink
 from tests.simulation.world import Limits, simulate
 
+pytestmark = pytest.mark.slow
 RUNS = examples(1000)
 BLOCKS = 8  # tests that run at the same time share the seeds
 
