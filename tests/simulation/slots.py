@@ -175,13 +175,8 @@ class SimulatedSlot:
             self._tell(BatchDone(batch.attempt, results, [0.0] * len(batch.levels), [0.0] * len(batch.levels)))
 
     def _send_rows(self, batch: RunBatch, level: int, messages: Any, results: list[bytes]) -> None:
-        by_slot: dict[int, list[tuple[int, bytes]]] = {slot: [] for slot in batch.slots}
-        for slot, raw in messages:
-            target = wire_format.level_of(raw)
-            if target is None:
-                results.append(raw)
-            else:
-                by_slot[slot].append((target, raw))
+        by_slot, others = wire_format.split_results(messages, batch.slots)
+        results += others
         if level + 1 == len(batch.levels):
             return
         for slot, rows in by_slot.items():

@@ -97,6 +97,7 @@ ATTEMPTS = 4  # at a task; the same on a cluster
 # other jobs of the session, a second application among them, need some too. SLOTS says how many are meant for slots.
 SPARE_THREADS = 16
 SLOTS = "spark.headrace.slots"
+ONE_PROCESS = re.compile(r"local(\[|$)")  # a master whose driver is the executor; local-cluster is none
 UNIX_SOCKETS = "spark.python.unix.domain.socket.enabled"
 LOGGING = Path(__file__).with_name("log4j2.properties")
 
@@ -160,19 +161,17 @@ def start_context(
     # Workers on this machine find the modules that the driver finds.
     os.environ["PYTHONPATH"] = os.pathsep.join(dict.fromkeys(path or str(Path.cwd()) for path in sys.path))
     submitted = None if master is not None else _submitted_master()
-    # On one machine Spark would not try again, though a worker may have been killed.
     conf = SparkConf().setIfMissing("spark.app.name", "headrace")
+    give = conf.set if submitted is None else conf.setIfMissing
     for name, value in SETTINGS.items():
-        if submitted is None:
-            conf.set(name, value)
-        else:
-            conf.setIfMissing(name, value)
+        give(name, value)
     master = master or submitted
     local = re.fullmatch(r"local(?:\[(\d+|\*)(?:,(\d+))?\])?", master or f"local[{slots or '*'}]")
     if local is None:
         conf.setMaster(master or "")
     else:
         cores = _count_cores() if local[1] == "*" else int(local[1] or 1)
+        # Without a number of attempts Spark would not try again on one machine, though a worker may have been killed.
         conf.setMaster(f"local[{cores + SPARE_THREADS},{local[2] or ATTEMPTS}]")
         conf.set("spark.default.parallelism", str(cores)).set(SLOTS, str(cores))
         conf.set("spark.python.daemon.module", "headrace.spark.python_daemon")
@@ -218,7 +217,7 @@ def _submitted_master() -> str | None:
     if "pyspark-shell" in (system.getProperty("sun.java.command") or ""):  # another program of ours shares its JVM
         return None
     master = system.getProperty("spark.master") or "local"
-    return None if re.match(r"local(\[|$)", master) else master
+    return None if ONE_PROCESS.match(master) else master
 
 
 def _create(conf: SparkConf, *, verbose: bool) -> SparkContext:
@@ -326,7 +325,7 @@ def find_slots(spark: SparkContext, free_cores: int) -> int:
         return int(made_for)
     executors = context._jsc.sc().statusStore().executorList(True)  # noqa: SLF001
     found = [executors.apply(index) for index in range(executors.size())]
-    is_local = re.match(r"local(\[|$)", context.master) is not None  # the driver is the executor
+    is_local = ONE_PROCESS.match(context.master) is not None
     cores = [some.totalCores() for some in found if is_local or some.id() != "driver"]
     most = conf.get("spark.dynamicAllocation.maxExecutors")
     if most is not None and conf.get("spark.dynamicAllocation.enabled", "false") == "true":

@@ -353,13 +353,8 @@ class Slot:
         self, batch: RunBatch, level: int, messages: Iterable[tuple[int, bytes]], results: list[bytes]
     ) -> None:
         """Sends what a level gave: rows to the slots of their tasks, everything else to the driver at the end."""
-        by_slot: dict[int, list[tuple[int, bytes]]] = {slot: [] for slot in batch.slots}
-        for slot, raw in messages:
-            target = wire_format.level_of(raw)
-            if target is None:
-                results.append(raw)
-            else:
-                by_slot[slot].append((target, raw))
+        by_slot, others = wire_format.split_results(messages, batch.slots)
+        results += others
         if level + 1 == len(batch.levels):
             return
         for slot, rows in by_slot.items():

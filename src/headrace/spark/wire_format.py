@@ -11,7 +11,7 @@ version, so the format may change between versions.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import msgspec
@@ -170,6 +170,26 @@ def level_of(raw: bytes) -> int | None:
     2
     """
     return raw[2] if raw[:1] in (b"O", b"R") else None
+
+
+def split_results(
+    messages: Iterable[tuple[int, bytes]], slots: Iterable[int]
+) -> tuple[dict[int, list[tuple[int, bytes]]], list[bytes]]:
+    """Splits what a level gave: rows for the tasks of each slot, with their levels, and everything else.
+
+    >>> rows = encode(Rows(1, 0, 0, "a", b""))
+    >>> split_results([(0, b"C"), (1, rows)], [0, 1]) == ({0: [], 1: [(1, rows)]}, [b"C"])
+    True
+    """
+    by_slot: dict[int, list[tuple[int, bytes]]] = {slot: [] for slot in slots}
+    others: list[bytes] = []
+    for slot, raw in messages:
+        level = level_of(raw)
+        if level is None:
+            others.append(raw)
+        else:
+            by_slot[slot].append((level, raw))
+    return by_slot, others
 
 
 ARROW_SCHEMA = pa.schema([("slot", pa.int32()), ("message", pa.binary())])
