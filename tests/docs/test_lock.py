@@ -22,10 +22,10 @@ def test_what_the_project_asks_for_is_locked_at_a_version_that_it_accepts():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
     wanted = [
         *project["project"]["dependencies"], *project["dependency-groups"]["dev"], *project["build-system"]["requires"],
-        *project["project"]["optional-dependencies"]["encryption"],
+        *(wanted for extra in project["project"]["optional-dependencies"].values() for wanted in extra),
     ]  # fmt: skip
     for requirement in map(Requirement, wanted):
-        if requirement.marker is None or requirement.marker.evaluate():
+        if requirement.name != "headrace" and (requirement.marker is None or requirement.marker.evaluate()):
             assert requirement.specifier.contains(locked[canonicalize_name(requirement.name)]), requirement
 
 
