@@ -9,8 +9,8 @@
 # make bench        measures records per second: against other systems on Kafka (more than an hour), on one core,
 #                   against Spark's own streaming, and with more and more slots
 #
-# The targets install what is missing. Python packages go into .venv. Java, a JDK and Chromium come from apt-get when
-# make runs as root on Debian; elsewhere make prints the command to run, and fails.
+# The targets install what is missing. Python packages go into .venv. Java, a JDK, Chromium and the servers of the tests
+# come from apt-get when make runs as root on Debian; elsewhere make prints the command to run, and fails.
 
 PYTHON ?= python3
 BIN := .venv/bin
@@ -30,7 +30,7 @@ endef
 # Tests start many processes; without cached bytecode each of them compiles every module again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: .venv java jdk chromium demo check test-fast test test-faults test-simulation test-soak bench clean
+.PHONY: .venv java jdk chromium servers demo check test-fast test test-faults test-simulation test-soak bench clean
 
 .venv: $(INSTALLED)
 
@@ -63,6 +63,12 @@ chromium:
 		|| { $(call install,chromium,The tests need Chromium (HEADRACE_WITHOUT_BROWSER=1 skips those that do)); }; \
 	fi
 
+# The tests of sources and sinks start these servers themselves, on ports and in directories of their own.
+servers:
+	@{ ls /usr/lib/postgresql/*/bin/postgres && ls /usr/sbin/mariadbd && command -v redis-server && ls /usr/sbin/mosquitto; } \
+		>/dev/null 2>&1 \
+		|| { $(call install,postgresql mariadb-server redis-server mosquitto,The tests need servers); }
+
 demo: $(INSTALLED) java
 	$(BIN)/headrace demo $(EXAMPLE) $(if $(SECONDS),--seconds $(SECONDS))
 
@@ -78,10 +84,10 @@ test-fast: $(INSTALLED)
 	HEADRACE_PROFILE=fast $(BIN)/python -m pytest -q -n 2 -m "not spark and not kafka and not slow"
 
 # `make check` has run the examples in src.
-test: jdk java chromium check
+test: jdk java chromium servers check
 	$(BIN)/python -m pytest -q -n 2 tests
 
-test-faults: $(INSTALLED) java
+test-faults: $(INSTALLED) java servers
 	HEADRACE_FAULTS=$(or $(FAULTS),20) HEADRACE_SEED=$(SEED) \
 		$(BIN)/python -m pytest -q -rP tests/faults tests/kafka/test_delivery_faults.py
 
