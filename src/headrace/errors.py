@@ -4,6 +4,8 @@ StreamsError
 ├── TopologyError                    a topology with bad names, unknown parents, or a topic that is read twice
 ├── ConfigError                      a setting with a value that is not valid; also a ValueError
 ├── SerializationError               a key or value that a serde rejects
+├── SchemaRegistryError              a schema registry does not answer, or does not have a schema
+│   └── IncompatibleSchemaError      a registry rejects a schema, because others could not read or write with it
 ├── ProcessingError                  a user function raised while it processed a record
 ├── InvalidStateStoreError           a store is missing, closed or of another kind
 │   ├── UnknownStoreError            the topology has no store of this name
@@ -84,6 +86,21 @@ class StateCorruptedError(StreamsError):
 
 class SerializationError(StreamsError):
     """A key or value that a serde refuses."""
+
+
+class SchemaRegistryError(StreamsError):
+    """A schema registry that does not answer, or that does not have what it was asked for."""
+
+
+class IncompatibleSchemaError(SchemaRegistryError):
+    """A schema that a registry rejects; `version` is the newest version of the subject."""
+
+    def __init__(self, subject: str, version: int | None, reason: str) -> None:
+        super().__init__(
+            f"the schema is not compatible with version {version or 'latest'} of the subject {subject!r}: {reason}. "
+            "Give a new field a default, or change the compatibility of the subject"
+        )
+        self.subject, self.version = subject, version
 
 
 class ProcessingError(StreamsError):

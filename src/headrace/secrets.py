@@ -11,11 +11,11 @@ from typing import Any
 
 MASK = "***"
 _SECRET_NAME = re.compile(
-    r"pass(word|wd|phrase)?|secret|token|credential|api.?key|access.?key|jaas|private", re.IGNORECASE
+    r"pass(word|wd|phrase)?|secret|token|credential|api.?key|access.?key|jaas|private|user.?info", re.IGNORECASE
 )
 _USER_IN_URL = re.compile(r"(?<=://)[^/@\s]+@")
 _ASSIGNMENT = re.compile(
-    r"""(?i)\b([\w.\-]*(?:password|passwd|passphrase|secret|token|credential|api[_.-]?key|access[_.-]?key|account[_.-]?key|jaas)"""
+    r"""(?i)\b([\w.\-]*(?:password|passwd|passphrase|secret|token|credential|api[_.-]?key|access[_.-]?key|account[_.-]?key|jaas|user[_.-]?info)"""
     r"""[\w.\-]*["']?\s*[=:]\s*)("[^"]*"|'[^']*'|[^\s,;&]+)"""
 )
 

@@ -14,7 +14,14 @@ from uuid import uuid4
 
 from typing_extensions import TypeVar
 
-from headrace.errors import OffsetOutOfRangeError, ProducerFencedError, SerializationError, StreamsError
+from headrace.clients.topic_serdes import TopicSerdes
+from headrace.errors import (
+    OffsetOutOfRangeError,
+    ProducerFencedError,
+    SchemaRegistryError,
+    SerializationError,
+    StreamsError,
+)
 from headrace.hints import explain_names
 from headrace.log.base import Closeable
 from headrace.log.open import ClientConfig, resolve_log
@@ -24,7 +31,7 @@ from headrace.model.ids import TopicPartition
 from headrace.model.record import Headers
 from headrace.model.windows import milliseconds
 from headrace.serde.primitives import resolve_serde
-from headrace.serde.protocol import Serde
+from headrace.serde.protocol import Serde, decode_part
 
 K = TypeVar("K", default=bytes)  # without a serde a key is bytes
 V = TypeVar("V", default=bytes)
@@ -216,10 +223,9 @@ class Consumer(Closeable, Generic[K, V]):
             raise ValueError(f"auto_offset_reset is 'earliest', 'latest' or 'none', not {auto_offset_reset!r}")
         self._log, self._owns_log = resolve_log(log, config)
         self._group, self._member = group, f"consumer-{uuid4().hex[:16]}"
-        self._decode = (
-            resolve_serde("key", key, key_serde).decode,
-            resolve_serde("value", value, value_serde).decode,
-        )
+        serdes = TopicSerdes(config)
+        self._key_serde = serdes.bind(resolve_serde("key", key, key_serde), None, "key")
+        self._value_serde = serdes.bind(resolve_serde("value", value, value_serde), None, "value")
         self._auto_commits = auto_commit and group is not None
         self._interval = milliseconds(auto_commit_interval, "auto_commit_interval")
         self._limit, self._idle_timeout = max_poll_records, idle_timeout
@@ -292,14 +298,14 @@ class Consumer(Closeable, Generic[K, V]):
 
     def _decoded(self, taken: list[Taken]) -> list[ConsumerRecord[K, V]]:
         """Decodes records up to the first that fails. The next poll begins with that one, and raises."""
-        decode_key, decode_value = self._decode
+        key_serde, value_serde = self._key_serde, self._value_serde
         records: list[ConsumerRecord[K, V]] = []
         for i, (at, (offset, key, value, timestamp, headers)) in enumerate(taken):
             try:
-                decoded = (
-                    None if key is None else decode_key(key),
-                    None if value is None else decode_value(value),
-                )
+                decoded = decode_part(key_serde, key, headers), decode_part(value_serde, value, headers)
+            except SchemaRegistryError:
+                self._fetcher.rewind(taken[i:])
+                raise
             except Exception as error:
                 self._fetcher.rewind(taken[i:])
                 if records:

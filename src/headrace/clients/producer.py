@@ -10,11 +10,19 @@ import time
 from collections.abc import Callable, Iterable
 from datetime import datetime, timedelta
 from types import TracebackType
-from typing import Any, Generic, NamedTuple, overload
+from typing import Any, Generic, Literal, NamedTuple, overload
 
 from typing_extensions import TypeVar
 
-from headrace.errors import LogBusyError, ProducerFencedError, SerializationError, StreamsError, UnknownTopicError
+from headrace.clients.topic_serdes import TopicSerdes
+from headrace.errors import (
+    LogBusyError,
+    ProducerFencedError,
+    SchemaRegistryError,
+    SerializationError,
+    StreamsError,
+    UnknownTopicError,
+)
 from headrace.hints import explain_names
 from headrace.log.base import Closeable
 from headrace.log.chunk_format import record_length
@@ -28,7 +36,7 @@ from headrace.model.record import Headers, RecordMetadata, headers_of
 from headrace.model.timestamps import epoch_milliseconds
 from headrace.model.windows import milliseconds
 from headrace.serde.primitives import resolve_serde
-from headrace.serde.protocol import Serde
+from headrace.serde.protocol import Serde, encode_part
 
 K = TypeVar("K", default=bytes)  # without a serde a key is bytes
 V = TypeVar("V", default=bytes)
@@ -184,6 +192,7 @@ class Producer(Closeable, Generic[K, V]):
         self._log, self._owns_log = resolve_log(log, config)
         self._key_serde: Serde[Any] = resolve_serde("key", key, key_serde)
         self._value_serde: Serde[Any] = resolve_serde("value", value, value_serde)
+        self._serdes = TopicSerdes(config)
         self._partitioner: Partitioner | None = partitioner
         self._linger = milliseconds(linger, "linger") / 1000
         self._batch_size, self._buffer_size = batch_size, buffer_size
@@ -270,9 +279,9 @@ class Producer(Closeable, Generic[K, V]):
     ) -> Delivery:
         """Sends a record. Without `partition` the partitioner decides, else the hash of the key, else the producer."""
         target = self._targets.get(topic) or self._target(topic)
-        raw_key = _encoded(key_serde or self._key_serde, key, topic, "key")
-        raw_value = _encoded(value_serde or self._value_serde, value, topic, "value")
         pairs = headers_of(headers) if headers else ()
+        raw_key, pairs = self._encode(key_serde or self._key_serde, key, pairs, topic, "key")
+        raw_value, pairs = self._encode(value_serde or self._value_serde, value, pairs, topic, "value")
         length = record_length(raw_key, raw_value, pairs)
         check_record_length(topic, length, target.longest_record)
         if raw_key is None and target.compacts:
@@ -293,6 +302,16 @@ class Producer(Closeable, Generic[K, V]):
             self._size += length + _OVERHEAD
             self._wake_sender()
         return delivery
+
+    def _encode(
+        self, serde: Serde[Any], field: Any, headers: Headers, topic: str, part: Literal["key", "value"]
+    ) -> tuple[bytes | None, Headers]:
+        try:
+            return encode_part(self._serdes.bind(serde, topic, part), field, headers)
+        except SchemaRegistryError:
+            raise
+        except Exception as error:
+            raise SerializationError(f"the {part} of a record for {topic!r} cannot be encoded: {error}") from error
 
     def flush(self, timeout: int | timedelta | None = None) -> None:
         """Waits until every record is stored, at most `timeout` (ms or a timedelta): then a `LogBusyError`.
@@ -422,15 +441,6 @@ class Producer(Closeable, Generic[K, V]):
                 self._sequence = ProducerSequence(sequence.producer_id, sequence.number + 1)
                 return offsets
         raise AssertionError
-
-
-def _encoded(serde: Serde, field: Any, topic: str, what: str) -> bytes | None:
-    if field is None:
-        return None
-    try:
-        return serde.encode(field)
-    except Exception as error:
-        raise SerializationError(f"the {what} of a record for {topic!r} cannot be encoded: {error}") from error
 
 
 def _time(timestamp: int | datetime) -> int:

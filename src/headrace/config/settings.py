@@ -149,6 +149,10 @@ class Config:
         "real-time", parsing.trigger, "real-time: slots that stay alive; micro-batch: a Spark job for every batch",
         "spark.run",
     )  # fmt: skip
+    schema_registry_url: str | None = setting(
+        None, parsing.text, "the schema registry of serdes that name none: http://HOST:PORT, or mock://NAME for tests",
+        "runtime.serdes",
+    )  # fmt: skip
     slot_bind_address: str | None = setting(
         None, parsing.text, "the address that slots listen on; not set: the one by which they reach the driver",
         "spark.real_time",
@@ -364,7 +368,9 @@ SHARED_BY_CLIENTS = (
     "broker.", "client.", "connections.", "enable.sasl.", "enable.ssl.", "metadata.", "reconnect.", "sasl.",
     "security.", "socket.", "ssl.",
 )  # fmt: skip
-CLIENT_PREFIXES = ("admin.", "consumer.", "producer.", "default.api.timeout.ms", *SHARED_BY_CLIENTS)
+CLIENT_PREFIXES = (
+    "admin.", "consumer.", "producer.", "schema.registry.", "default.api.timeout.ms", *SHARED_BY_CLIENTS
+)  # fmt: skip
 _CLIENT_ONLY = frozenset((
     "acks", "auto.commit.interval.ms", "batch.size", "buffer.memory", "check.crcs", "compression.type",
     "delivery.timeout.ms", "enable.auto.commit", "enable.idempotence", "fetch.max.bytes", "fetch.max.wait.ms",
@@ -397,7 +403,7 @@ def client_settings(given: Mapping[str, Any] | str | Path | None) -> dict[str, A
     for name in known:
         if name.replace("_", ".") not in _FIELDS:
             _check_extra(name)
-        elif name not in ("bootstrap.servers", "replication.factor"):
+        elif name not in ("bootstrap.servers", "replication.factor", "schema.registry.url"):
             name_once(name, "it is a setting of an application, not of a client")
     return known
 

@@ -47,5 +47,7 @@ def resolve_log(log: Log | str, config: ClientConfig | None = None) -> tuple[Log
     settings = client_settings(config)
     if not log.startswith("kafka://"):
         for name in settings:
+            if name.startswith("schema.registry."):
+                continue
             name_once(name, f"it is for the clients of a Kafka cluster, and the log is {log}")
     return open_log(log, settings), True

@@ -7,7 +7,8 @@ an int beyond 2⁵³           {"$int": "…"}               a time        {"$ti
 NaN, Infinity, -Infinity    {"$float": "…"}             a decimal     {"$decimal": "…"}
 a tuple                     {"$tuple": […]}             a dict with other keys than text, or with such a key
                                                                       {"$dict": [[key, value], …]}
-Dataclasses, msgspec and pydantic objects become objects of their fields, and stay plain objects when they are read.
+Dataclasses, msgspec and pydantic objects and Protobuf messages become objects of their fields, and stay plain objects
+when they are read.
 """
 
 from __future__ import annotations
@@ -72,6 +73,10 @@ def _object_to_json(value: Any) -> Any:
     dump = getattr(value, "model_dump", None)
     if dump is not None:
         return to_json(dump(mode="json"))
+    if hasattr(value, "DESCRIPTOR"):
+        from google.protobuf.json_format import MessageToDict  # noqa: PLC0415 - who has a message has the package
+
+        return MessageToDict(cast("Any", value), preserving_proto_field_name=True)
     return {"$repr": repr(value)}
 
 

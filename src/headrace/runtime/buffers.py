@@ -62,8 +62,7 @@ class Buffers:
         return self._shared[store]
 
     def _serdes_of(self, store: str) -> tuple[Serde, Serde]:
-        spec = self._graph.stores[store]
-        return self._serdes.key(spec.key), self._serdes.inner_value(spec.value)
+        return self._serdes.of_store(self._graph.stores[store])
 
     def _table(self, store: str) -> Table:
         return self._env.state.table(store, as_it_is, as_it_is, share=True)

@@ -32,7 +32,7 @@ from headrace.runtime.operators.aggregate import counted_topics, counter_of
 from headrace.runtime.punctuation import Punctuations
 from headrace.runtime.serdes import Serdes
 from headrace.runtime.tables import keyed, lookup_in
-from headrace.serde.protocol import Serde
+from headrace.serde.protocol import Serde, depends_on_topic
 from headrace.serde.windowed import inside_windows
 from headrace.topology import nodes as n
 from headrace.topology.graph import Graph
@@ -103,7 +103,6 @@ class Compiler:
     def _operator(self, node: n.Node, children: Mapping[str, Emit]) -> Emit:  # noqa: C901, PLR0911, PLR0912 - one case a kind of node
         """The closure that runs a node: one case for each kind of node."""
         env, buffers, emit = self.env, self.buffers, fan_out(list(children.values()))
-        key, value = self.serdes.key, self.serdes.inner_value
         match node:
             # Edges
             case n.Source():
@@ -181,7 +180,7 @@ class Compiler:
             case n.TableJoinMerge():
                 return table_join.merge(node, env, emit)
             case n.Subscribe():
-                return foreign_key_join.subscribe(node, key(node.foreign_key), value(node.value), env, emit)
+                return foreign_key_join.subscribe(node, *self.serdes.of_join(node.foreign_key, node.value), env, emit)
             case n.SubscriptionReceive():
                 return foreign_key_join.receive(buffers.subscriptions(node.store), env, emit)
             case n.SubscriptionJoin():
@@ -189,7 +188,7 @@ class Compiler:
             case n.ForeignUpdate():
                 return foreign_key_join.foreign_update(node, buffers.subscriptions(node.store), env, emit)
             case n.ResponseJoin():
-                return foreign_key_join.respond(node, value(node.value), env, emit)
+                return foreign_key_join.respond(node, self.serdes.of_join(None, node.value)[1], env, emit)
             case _:
                 assert_never(node)
 
@@ -222,7 +221,7 @@ class Compiler:
         internal = any(topic in self.graph.internal_topics for topic in node.topics)
         extract = RECORD if internal else node.timestamp or extractor_of(self.config.default_timestamp_extractor)
         key, value = self._serdes(node, internal)
-        inlet = source_sink.inlet(node, key, value, extract, self.env, self.failures, emit)
+        inlet = source_sink.inlet(node, key, value, extract, self.env, self.failures, emit, internal=internal)
         counter = counter_of(self.graph, node, self.config)
         if counter is None or extract is not RECORD:
             return inlet
@@ -234,8 +233,11 @@ class Compiler:
         return fan_out([self._emit(child) for child in self.graph.children[name]])
 
     def _serdes(self, node: n.Source | n.Sink, internal: bool) -> tuple[Serde, Serde]:
+        """The serdes of the topic; of one that is chosen for each record, they are not bound to it yet."""
+        topic = (node.topics[0] if node.topics else None) if isinstance(node, n.Source) else node.topic
+        name = self.outlet.topic_name(topic) if isinstance(topic, str) else None
         value = self.serdes.inner_value if internal else self.serdes.value
-        return self.serdes.key(node.key), value(node.value)
+        return self.serdes.key(node.key, name), value(node.value, name)
 
     def _sink(self, node: n.Sink) -> Emit:
         internal = node.topic in self.graph.internal_topics
@@ -243,7 +245,12 @@ class Compiler:
         inner = None if internal else inside_windows(serdes[0])
         if isinstance(node.value, ResponseOf):
             node = replace(node, partitioner=foreign_key_join.back_to_asker)
-        sink = source_sink.sink(node, serdes, inner, self.outlet, self.env, self.failures)
+        encode = None
+        if not internal and any(map(depends_on_topic, serdes)):
+            encode = source_sink.topic_encoder(
+                lambda topic: (self.serdes.key(node.key, topic), self.serdes.value(node.value, topic))
+            )
+        sink = source_sink.sink(node, serdes, inner, self.outlet, self.env, self.failures, encode)
         if node.topic in self._counted:
             send, flush = aggregate.combine(node, serdes, self.outlet, self.env, self.failures, sink)
             self.program.combined.append(flush)

@@ -5,36 +5,59 @@ Also reads the handlers of failed records from the configuration.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any, Literal, cast
 
 from headrace.config import Config
 from headrace.runtime.failures import Handlers
 from headrace.serde.internal import UNDECLARED, change_serde, response_serde, subscription_serde
 from headrace.serde.primitives import BYTES, serde_setting
-from headrace.serde.protocol import Serde
+from headrace.serde.protocol import BoundSerde, Serde, SerdeContext, bind_serde
 from headrace.serde.windowed import session_windowed, windowed
 from headrace.state.spec import BufferKind, StoreSpec, SubscriptionKind
-from headrace.topology.nodes import ChangeOf, ResponseOf, SerdeLike, SessionWindowedOf, SubscriptionOf, WindowedOf
+from headrace.topology.graph import Graph
+from headrace.topology.nodes import ChangeOf, ResponseOf, SerdeLike, SessionWindowedOf, Sink, SubscriptionOf, WindowedOf
 
 
 class Serdes:
-    """Makes serdes, with the configuration's defaults where none was given."""
+    """Makes serdes, with the configuration's defaults where none was given.
 
-    def __init__(self, key: Serde, value: Serde | None) -> None:
-        """`value` is None when no default value serde is configured."""
+    The topic of a serde counts if its bytes depend on it. That of a store is its changelog, as in Kafka Streams.
+    """
+
+    def __init__(
+        self, key: Serde, value: Serde | None, application: str = "", settings: Mapping[str, Any] | None = None
+    ) -> None:
+        """`value` is None when no default value serde is configured; `settings` are those of the schema registry."""
         self.default_key, self.default_value = key, value or BYTES
         self._default_inside = value or UNDECLARED
+        self._application, self._settings = application, settings or {}
 
-    def key(self, wanted: SerdeLike | None) -> Serde:
-        return self._make(wanted, self.default_key)
+    def key(self, wanted: SerdeLike | None, topic: str | None = None) -> Serde:
+        return self._bind(self._make(wanted, self.default_key), topic, "key")
 
-    def value(self, wanted: SerdeLike | None) -> Serde:
+    def value(self, wanted: SerdeLike | None, topic: str | None = None) -> Serde:
         """The serde for values that are read from or written to topics of the log."""
-        return self._make(wanted, self.default_value)
+        return self._bind(self._make(wanted, self.default_value), topic, "value")
 
-    def inner_value(self, wanted: SerdeLike | None) -> Serde:
+    def inner_value(self, wanted: SerdeLike | None, topic: str | None = None) -> Serde:
         """The serde for values that stay inside the application; without one declared, plain values are accepted."""
-        return self._make(wanted, self._default_inside)
+        return self._bind(self._make(wanted, self._default_inside), topic, "value")
+
+    def of_join(self, foreign_key: SerdeLike | None, value: SerdeLike | None) -> tuple[Serde, Serde]:
+        """The serdes with which both sides of a foreign-key join compare keys and values: same serde, same bytes."""
+        names = self.key(foreign_key).name, self.inner_value(value).name
+        key_topic, value_topic = (f"{self._application}-{name}-foreign-key-join" for name in names)
+        return self.key(foreign_key, key_topic), self.inner_value(value, value_topic)
+
+    def of_store(self, spec: StoreSpec) -> tuple[Serde, Serde]:
+        """The serdes of a store's keys and values."""
+        topic = f"{self._application}-{spec.name}-changelog"
+        return self.key(spec.key, topic), self.inner_value(spec.value, topic)
+
+    def _bind(self, serde: Serde, topic: str | None, part: Literal["key", "value"]) -> Serde:
+        return bind_serde(serde, SerdeContext(topic, part, self._settings))
 
     def _make(self, wanted: SerdeLike | None, default: Serde) -> Serde:
         match wanted:
@@ -57,7 +80,8 @@ class Serdes:
 def resolved(spec: StoreSpec, serdes: Serdes) -> StoreSpec:
     if isinstance(spec.kind, BufferKind | SubscriptionKind):
         return spec
-    return replace(spec, key=serdes.key(spec.key), value=serdes.inner_value(spec.value))
+    key, value = serdes.of_store(spec)
+    return replace(spec, key=key, value=value)
 
 
 def serdes_of(config: Config) -> Serdes:
@@ -66,7 +90,43 @@ def serdes_of(config: Config) -> Serdes:
         None
         if config.default_value_serde is None
         else serde_setting(config.default_value_serde, "default.value.serde"),
+        config.application_id or "",
+        registry_settings(config),
     )
+
+
+def registry_settings(config: Config) -> dict[str, Any]:
+    """The settings of the schema registry: its address, and how to log in there.
+
+    >>> registry_settings(Config.of({"schema.registry.url": "http://127.0.0.1:8081"}))
+    {'schema.registry.url': 'http://127.0.0.1:8081'}
+    """
+    url = {} if config.schema_registry_url is None else {"schema.registry.url": config.schema_registry_url}
+    return {**url, **{name: value for name, value in config.extra.items() if name.startswith("schema.registry.")}}
+
+
+def register_schemas(graph: Graph, config: Config) -> None:
+    """Registers the schemas of all sinks and stores, before anything is written: an incompatible one is an error."""
+    serdes, application = serdes_of(config), config.application_id or ""
+    found: list[Serde] = []
+    for node in graph.nodes.values():
+        if isinstance(node, Sink) and isinstance(node.topic, str):
+            internal = node.topic in graph.internal_topics
+            topic = f"{application}-{node.topic}" if internal else node.topic
+            found += [serdes.key(node.key, topic), serdes.value(node.value, topic)]
+    for spec in graph.stores.values():
+        if not isinstance(spec.kind, BufferKind | SubscriptionKind):
+            found += serdes.of_store(spec)
+    for serde in found:
+        _register(serde)
+
+
+def _register(serde: Serde) -> None:
+    if isinstance(serde, BoundSerde):
+        serde.register()
+    for inner in serde.recipe[1] if serde.recipe else ():
+        if isinstance(inner, Serde):
+            _register(cast("Serde[Any]", inner))
 
 
 def handlers_of(config: Config, *, for_globals: bool = False) -> Handlers:

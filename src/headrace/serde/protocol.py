@@ -1,23 +1,37 @@
 """A serde: a function to bytes and a function back.
 
+A serde of a schema registry depends on the topic, too: `bind_serde` makes the `BoundSerde` of a topic, once, when a
+topology is compiled. Other serdes stay as they are.
+
 `never_changes` tells whether the values of a type are immutable, which a serde declares.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, is_dataclass
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from enum import Enum
+from operator import is_
 from types import NoneType, UnionType
-from typing import Any, Generic, Literal, Union, cast, get_args, get_origin, get_type_hints
+from typing import Any, Generic, Literal, NamedTuple, Union, cast, get_args, get_origin, get_type_hints
 from uuid import UUID
 
 from typing_extensions import TypeVar
 
+from headrace.model.record import Headers
+
 T = TypeVar("T", default=Any)
 _ATOMS = (str, bytes, int, float, bool, complex, NoneType, Decimal, UUID, date, datetime, time, timedelta)
+
+
+class SerdeContext(NamedTuple):
+    """What a serde of a schema registry must know: the topic, its side, and the application's settings."""
+
+    topic: str | None
+    part: Literal["key", "value"]
+    settings: Mapping[str, Any]  # of the schema registry: `schema.registry.url` and others of this prefix
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -29,7 +43,8 @@ class Serde(Generic[T]):
     `immutable` says that decoded values cannot be changed in place, so that one object may serve as a value in a store
     and as a value in flight at the same time. `recipe`, a function and its arguments, makes the serde again in another
     process, where closures and C objects cannot be sent; serdes of the same recipe are equal. `total` says
-    that every byte string can be decoded, so a value that no function reads is not decoded at all.
+    that every byte string can be decoded, so a value that no function reads is not decoded at all. `bind` makes the
+    serde for a topic, if the bytes depend on it.
     """
 
     name: str
@@ -38,6 +53,7 @@ class Serde(Generic[T]):
     immutable: bool = False
     recipe: tuple[Callable[..., Serde[Any]], tuple[Any, ...]] | None = field(default=None, compare=False)
     total: bool = False
+    bind: Callable[[SerdeContext], BoundSerde[T]] | None = None
 
     def __reduce__(self) -> tuple[Callable[..., Serde[Any]], tuple[Any, ...]]:
         return self.recipe or (Serde, (self.name, self.encode, self.decode, self.immutable, None, self.total))
@@ -53,6 +69,64 @@ class Serde(Generic[T]):
 
     def __repr__(self) -> str:
         return f"<serde {self.name}>"
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False, kw_only=True)
+class BoundSerde(Serde[T]):
+    """The serde of one topic. `encode` and `decode` have the schema's id in the bytes: in stores, too.
+
+    `register` makes sure that the registry has the schema. `decode_with_headers` also reads ids in headers, and
+    `encode_with_headers`, if it is not None, writes them there.
+    """
+
+    register: Callable[[], None]
+    decode_with_headers: Callable[[bytes, Headers], T]
+    encode_with_headers: Callable[[T, Headers], tuple[bytes, Headers]] | None = None
+
+
+def bind_serde(serde: Serde[T], context: SerdeContext) -> Serde[T]:
+    """The serde for a topic: also of windowed keys and lists, whose recipes have the serdes that are inside.
+
+    >>> from headrace.serde import STRING
+    >>> bind_serde(STRING, SerdeContext("orders", "value", {})) is STRING
+    True
+    """
+    if serde.bind is not None:
+        return serde.bind(context)
+    if serde.recipe is None:
+        return serde
+    make, arguments = serde.recipe
+    if not any(isinstance(part, Serde) for part in arguments):
+        return serde
+    bound = tuple(
+        bind_serde(cast("Serde[Any]", part), context) if isinstance(part, Serde) else part for part in arguments
+    )
+    return serde if all(map(is_, bound, arguments)) else make(*bound)
+
+
+def depends_on_topic(serde: Serde[Any]) -> bool:
+    """True if the serde, or one inside of it, is of a schema registry."""
+    inside = serde.recipe[1] if serde.recipe else ()
+    return serde.bind is not None or isinstance(serde, BoundSerde) or any(
+        isinstance(part, Serde) and depends_on_topic(part)  # pyright: ignore[reportUnknownArgumentType]
+        for part in inside
+    )  # fmt: skip
+
+
+def encode_part(serde: Serde[T], part: T | None, headers: Headers) -> tuple[bytes | None, Headers]:
+    """The bytes of a key or a value, and the headers of its record, where the id of its schema may be."""
+    if part is None:
+        return None, headers
+    if isinstance(serde, BoundSerde) and serde.encode_with_headers is not None:
+        return serde.encode_with_headers(part, headers)
+    return serde.encode(part), headers
+
+
+def decode_part(serde: Serde[T], raw: bytes | None, headers: Headers) -> T | None:
+    """The key or value of a record, in whose headers the id of its schema may be."""
+    if raw is None:
+        return None
+    return serde.decode_with_headers(raw, headers) if isinstance(serde, BoundSerde) else serde.decode(raw)
 
 
 def serde_of(

@@ -34,7 +34,7 @@ from headrace.log.protocol import Extent
 from headrace.model.ids import TaskId, TopicPartition
 from headrace.model.partitioner import partition_of
 from headrace.query.follower import Follower
-from headrace.runtime.serdes import serdes_of
+from headrace.runtime.serdes import register_schemas, serdes_of
 from headrace.spark.application_state import Heartbeat
 from headrace.spark.changelogs import await_empty_group, find_changelogs, find_members
 from headrace.spark.job import Job, Setup
@@ -55,6 +55,12 @@ class Run:
 
     def __init__(self, setup: Setup, stats: ApplicationStats, *, paused: bool = False) -> None:
         self._setup, self._stats = setup, stats
+        if (setup.config.schema_registry_url or "").startswith("mock://"):
+            raise ConfigError(
+                "schema.registry.url=mock://… is a registry inside one process, and slots are processes of their own: "
+                "start one with `headrace registry start`, or test with TopologyTestDriver"
+            )
+        register_schemas(setup.graph, setup.config)
         starting = start_context(setup.master, setup.config.num_stream_threads, given=setup.spark)
         self._check_log((starting.result().master if starting.done() else setup.master) or "local")
         self._engine: MicroBatchQuery | RealTimeEngine | None = None
@@ -252,7 +258,7 @@ class Run:
         tasks = [task for task in self.job.all_tasks() if store in self.job.stores_of(task.subtopology)]
         if not tasks:
             raise UnknownStoreError(store, sorted(self.job.graph.stores))
-        encode = serdes_of(self._setup.config).key(self.job.graph.stores[store].key).encode
+        encode = serdes_of(self._setup.config).of_store(self.job.graph.stores[store])[0].encode
         return tasks[(partition_of(encode(key), len(tasks)) or 0)]
 
     def observed(self) -> dict[str, Any]:

@@ -32,9 +32,9 @@ from headrace.model.windows import milliseconds
 from headrace.runtime.environment import Result
 from headrace.runtime.punctuation import TimeHeap
 from headrace.runtime.rows import Decoded, Inputs, Output, Row
-from headrace.runtime.serdes import serdes_of
+from headrace.runtime.serdes import register_schemas, serdes_of
 from headrace.runtime.task import Task, TaskEnvironment
-from headrace.serde.protocol import Serde
+from headrace.serde.protocol import Serde, decode_part, encode_part
 from headrace.state.engine import MemoryEngine, Version
 from headrace.state.spec import StoreSpec, store_name
 from headrace.topology.builder import Topology
@@ -96,6 +96,7 @@ class TopologyTestDriver(Closeable):
         self._queues, self._heads = dict[str, deque[Row]](), dict[str, Decoded | None]()
         self._waiting = TimeHeap[str]()
         self._serdes = serdes_of(self._config)
+        register_schemas(self._graph, self._config)
         of_globals = list(global_nodes(self._graph))
         self._globals = self._task(-1, of_globals, {}) if of_globals else None
         stores: Mapping[str, Any] = self._globals.state.stores if self._globals else {}
@@ -132,7 +133,7 @@ class TopologyTestDriver(Closeable):
         step = milliseconds(advance, f"the advance of the input topic {topic!r}")
         now = self._clock if start is None and step else start
         time = None if now is None else epoch_time(now, f"the start of the input topic {topic!r}")
-        return TestInputTopic(self, topic, self._serdes.key(key), self._serdes.value(value), time, step)
+        return TestInputTopic(self, topic, self._serdes.key(key, topic), self._serdes.value(value, topic), time, step)
 
     def output_topic(
         self, topic: str, key: Serde[K] | None = None, value: Serde[V] | None = None
@@ -147,7 +148,7 @@ class TopologyTestDriver(Closeable):
         Traceback (most recent call last):
         ValueError: no sink of the topology writes the topic 'oout': did you mean 'out'? (it writes: out)
         """
-        return TestOutputTopic(self, topic, self._serdes.key(key), self._serdes.value(value))
+        return TestOutputTopic(self, topic, self._serdes.key(key, topic), self._serdes.value(value, topic))
 
     def advance_wall_clock(self, duration: int | timedelta) -> None:
         """Move the wall clock forward by milliseconds or a `timedelta`, and run what becomes due.
@@ -381,13 +382,10 @@ class TestInputTopic(Generic[K, V]):
         if not 1 <= len(key_and_value) <= 2:
             raise TypeError(f"pipe takes a value, or a key and a value, not {len(key_and_value)} things")
         key, value = key_and_value if len(key_and_value) == 2 else (None, key_and_value[0])
-        self._driver.pipe_row(
-            self.topic,
-            None if key is None else self._key.encode(key),
-            None if value is None else self._value.encode(value),
-            self._next_time() if timestamp is None else epoch_time(timestamp, "the timestamp"),
-            headers_of(headers),
-        )
+        raw_key, pairs = encode_part(self._key, key, headers_of(headers))
+        raw_value, pairs = encode_part(self._value, value, pairs)
+        time = self._next_time() if timestamp is None else epoch_time(timestamp, "the timestamp")
+        self._driver.pipe_row(self.topic, raw_key, raw_value, time, pairs)
 
     def pipe_all(self, records: Iterable[Record[K | None, V | None] | V | None]) -> None:
         """Pipe many records, each of them a `Record` or a value alone.
@@ -491,8 +489,8 @@ class TestOutputTopic(Generic[K, V]):
             raise StreamsError(f"nothing is left to read in the topic {self.topic!r}")
         _, _, key, value, timestamp, headers, _ = outputs.popleft()
         return Record(
-            cast("K", None if key is None else self._key.decode(key)),
-            cast("V", None if value is None else self._value.decode(value)),
+            cast("K", decode_part(self._key, key, headers)),
+            cast("V", decode_part(self._value, value, headers)),
             timestamp,
             headers,
         )

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import lru_cache
+from functools import cache, lru_cache
 from typing import Any, NamedTuple
 
-from headrace.errors import StreamsError
+from headrace.errors import SchemaRegistryError, StreamsError
 from headrace.model.partitioner import partition_of
 from headrace.model.record import Headers, Record
 from headrace.model.timestamps import RECORD, Extractor
 from headrace.runtime.environment import Emit, Env
 from headrace.runtime.failures import Failures
 from headrace.runtime.rows import CountOutput, Output, PartitionBatch, Row
-from headrace.serde.protocol import Serde
+from headrace.serde.protocol import BoundSerde, Serde, decode_part, encode_part
+from headrace.serde.schema_registry import ID_HEADERS, without_ids
 from headrace.topology.nodes import Sink, Source, TimestampExtractor
 
 TEXTS = 50_000  # the number of keys whose partition is cached
@@ -38,17 +39,32 @@ class Inlet(NamedTuple):
 
 
 def inlet(
-    node: Source, key: Serde, value: Serde, extract: TimestampExtractor, env: Env, failures: Failures, emit: Emit
+    node: Source,
+    key: Serde,
+    value: Serde,
+    extract: TimestampExtractor,
+    env: Env,
+    failures: Failures,
+    emit: Emit,
+    *,
+    internal: bool = False,
 ) -> Inlet:
+    """`internal`: the topic is one of the application's own, where ids of schemas are never in headers."""
     decode_key, decode_value, name, as_it_is = key.decode, value.decode, node.name, extract is RECORD
+    decode_with_headers = None if internal else header_decoder(key, value)
 
     def read(row: Row) -> KeyValueTime | None:
         _, _, _, raw_key, raw_value, timestamp, headers, _ = row
         part = "key"
         try:
-            key = None if raw_key is None else decode_key(raw_key)
-            part = "value"
-            value = None if raw_value is None else decode_value(raw_value)
+            if headers and decode_with_headers is not None:
+                key, value = decode_with_headers(raw_key, raw_value, headers)
+            else:
+                key = None if raw_key is None else decode_key(raw_key)
+                part = "value"
+                value = None if raw_value is None else decode_value(raw_value)
+        except SchemaRegistryError:
+            raise
         except Exception as error:  # noqa: BLE001 -- a serde of the user's may raise anything
             failures.deserialization(name, part, error)
             return None
@@ -58,7 +74,7 @@ def inlet(
 
     def read_all(batch: PartitionBatch) -> tuple[Sequence[Any], Sequence[Any]] | None:
         records, counts = batch.records, batch.counts
-        if min(records.timestamps) < 0:
+        if min(records.timestamps) < 0 or (records.headers is not None and decode_with_headers is not None):
             return None
         try:
             keys = [None if raw is None else decode_key(raw) for raw in records.keys]
@@ -69,6 +85,17 @@ def inlet(
     if as_it_is:
         return Inlet(name, read, emit, read_all)
     return Inlet(name, read_and_extract(name, read, extract, env), emit)
+
+
+def header_decoder(key: Serde, value: Serde) -> Callable[[bytes | None, bytes | None, Headers], tuple[Any, Any]] | None:
+    """Decodes keys and values whose headers may have the ids of their schemas; None if no schema is used."""
+    if not isinstance(key, BoundSerde) and not isinstance(value, BoundSerde):
+        return None
+
+    return lambda raw_key, raw_value, headers: (
+        decode_part(key, raw_key, headers),
+        decode_part(value, raw_value, headers),
+    )
 
 
 def read_and_extract(
@@ -112,9 +139,18 @@ class Outlet(NamedTuple):
 
 
 def sink(
-    node: Sink, serdes: tuple[Serde, Serde], windowed: Serde | None, outlet: Outlet, env: Env, failures: Failures
+    node: Sink,
+    serdes: tuple[Serde, Serde],
+    windowed: Serde | None,
+    outlet: Outlet,
+    env: Env,
+    failures: Failures,
+    encode: TopicEncoder | None = None,
 ) -> Emit:
-    """The operator of a sink; `windowed` encodes the inner key, so that all windows of a key share a partition."""
+    """The operator of a sink; `windowed` encodes the inner key, so that all windows of a key share a partition.
+
+    `encode` is there if the bytes depend on the topic.
+    """
     encode_key, encode_value = serdes[0].encode, serdes[1].encode
     here, outbox = env.here, outlet.outbox
     topic_of = topic_chooser(node, outlet, env)
@@ -126,8 +162,13 @@ def sink(
             raise StreamsError(f"{node.name}: a record cannot be written with the negative timestamp {timestamp}")
         topic = fixed or topic_of(key, value, timestamp, headers)
         try:
-            raw_key = None if key is None else encode_key(key)
-            raw_value = None if value is None else encode_value(value)
+            if encode is None:
+                raw_key = None if key is None else encode_key(key)
+                raw_value = None if value is None else encode_value(value)
+            else:
+                raw_key, raw_value, headers = encode(topic, key, value, headers)
+        except SchemaRegistryError:
+            raise
         except Exception as error:  # noqa: BLE001 -- a serde of the user's may raise anything
             failures.production(node.name, Record(key, value, timestamp, headers), error)
             return
@@ -138,6 +179,27 @@ def sink(
             outbox.append((topic, partition, raw_key, raw_value, timestamp, headers, here.order))
 
     return run
+
+
+TopicEncoder = Callable[[str, Any, Any, Headers], tuple[bytes | None, bytes | None, Headers]]
+
+
+def topic_encoder(serdes_of: Callable[[str], tuple[Serde, Serde]]) -> TopicEncoder:
+    """Encodes keys and values with schemas: the topic says which serdes, and the schemas' ids may go into headers.
+
+    An id that came with the record is of the schema that it was read with.
+    """
+    serdes_of = cache(serdes_of)
+    old_ids = tuple(ID_HEADERS.values())
+
+    def encode(topic: str, key: Any, value: Any, headers: Headers) -> tuple[bytes | None, bytes | None, Headers]:
+        key_serde, value_serde = serdes_of(topic)
+        headers = without_ids(headers, *old_ids) if headers else headers
+        raw_key, headers = encode_part(key_serde, key, headers)
+        raw_value, headers = encode_part(value_serde, value, headers)
+        return raw_key, raw_value, headers
+
+    return encode
 
 
 def topic_chooser(node: Sink, outlet: Outlet, env: Env) -> Callable[[Any, Any, int, Headers], str]:
