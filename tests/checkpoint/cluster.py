@@ -16,12 +16,15 @@ from headrace.checkpoint.ledger import read_ledger
 from headrace.checkpoint.outbox import decode_rows
 from headrace.checkpoint.ownership import LeaseHolder
 from headrace.checkpoint.receipt import Receipt, complete_receipt, decode_receipt, encode_receipt, new_attempt
+from headrace.checkpoint.recovery import read_fingerprint
+from headrace.checkpoint.rescale import Divider
 from headrace.checkpoint.restore import READY, LmdbEngineProvider, MemoryEngineProvider, restore
 from headrace.checkpoint.steps import RANGES_PLANNED, TASK_RUN, AtStep, ignore_step, step
 from headrace.checkpoint.storage import Storage
 from headrace.config import Config
 from headrace.model.ids import TaskId, TopicPartition
 from headrace.model.partitioner import partition_of
+from headrace.runtime.partitioning import lay_out_state
 from headrace.runtime.rows import Inputs, PartitionBatch, Row, batch_rows
 from headrace.runtime.task import Task, TaskEnvironment
 from headrace.state.delta import Delta
@@ -83,7 +86,8 @@ class Cluster:
         self.plan = plan(self.graph)
         self.sources = {topic: stage.number for stage in self.plan.stages.values() for topic in stage.topics}
         known = {topic: self.log.topic(topic).partitions for topic in self.sources}
-        internal = partition_counts(self.graph, self.plan, known)
+        before = read_fingerprint(self.storage)
+        internal = partition_counts(self.graph, self.plan, known, before.partitions if before else None)
         self.tasks = task_counts(self.plan, known, internal)
         self.prefix = f"{config.application_id}-"
         self.counts = {self.prefix + topic: count for topic, count in internal.items()}
@@ -92,9 +96,10 @@ class Cluster:
         self.restored: list[str] = []
         self.coordinator = Coordinator.open(
             self.storage, self.log, config.application_id or "",
-            compute_fingerprint(self.graph, self.plan, config, tasks=self.tasks, partitions=internal),
+            compute_fingerprint(self.graph, self.plan, config, tasks=self.tasks, partitions=internal, before=before),
             topics={topic: self.log.topic(topic).id for topic in self.sources},
             positions={at: extent.earliest for at, extent in self.log.extents(list(self.sources)).items()},
+            divider=Divider(layout_of=lambda number: lay_out_state(self.graph, self.plan.stages[number], config)),
             options=options,
             hooks=CommitHooks(clock=ground.clock, process=ME, has_exited=lambda *_: True, at_step=at_step),
         )  # fmt: skip

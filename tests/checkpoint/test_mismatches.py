@@ -67,13 +67,13 @@ def test_an_older_topology_is_refused_and_the_stores_are_named(ground):
     Cluster(ground, WORDS).close()  # it was not harmed, and is free
 
 
-def test_more_partitions_of_a_topic_are_refused_where_there_is_state(tmp_path):
+def test_more_partitions_of_a_topic_leave_an_internal_topic_as_it_is(tmp_path):
     ground = Ground(log=MANY_WORDS.log(), storage=open_storage(tmp_path))
     run_to_end(ground, MANY_WORDS).close()
-    topic = ground.log.topics()["lines"]
-    ground.log.topics()["lines"] = replace(topic, partitions=4)
-    with pytest.raises(CheckpointMismatchError, match=r"its state \(counts\) would have to be rescaled"):
-        Cluster(ground, MANY_WORDS)
+    ground.log.topics()["lines"] = replace(ground.log.topics()["lines"], partitions=4)
+    cluster = Cluster(ground, MANY_WORDS)
+    assert cluster.tasks == {0: 4, 1: 3, 2: 3}
+    cluster.close()
 
 
 def test_more_partitions_of_a_topic_are_taken_up_where_there_is_none(tmp_path):

@@ -29,6 +29,7 @@ from headrace.checkpoint.manifest import Changelog, Manifest, Outbox, manifest_d
 from headrace.checkpoint.manifest_builder import ManifestBuilder
 from headrace.checkpoint.ownership import LeaseHolder, Ownership, has_exited, this_process
 from headrace.checkpoint.receipt import Receipt, check_receipts
+from headrace.checkpoint.rescale import Divider, Progress, Rescaled
 from headrace.checkpoint.serial_executor import SerialExecutor
 from headrace.checkpoint.steps import MANIFEST, OWNER, TAKEOVER, AtStep, ignore_step, step
 from headrace.checkpoint.storage import Storage
@@ -119,13 +120,15 @@ class Coordinator:
         topics: Mapping[str, str] | None = None,
         positions: Mapping[TopicPartition, int] | None = None,
         changelogs: Mapping[str, Changelog] | None = None,
+        divider: Divider | None = None,
         options: CommitOptions | None = None,
         hooks: CommitHooks | None = None,
     ) -> Self:
         """Takes over a checkpoint, or begins one, and delivers the batches that the log lacks.
 
         `topics` has the ids of the source topics, `positions` the first offsets of partitions that were never read,
-        `changelogs` the topics that fill the stores of a new checkpoint.
+        `changelogs` the topics that fill the stores of a new checkpoint. `divider` divides the state of sub-topologies
+        whose number of tasks has changed; without it that is an error.
         """
         options, hooks = options or CommitOptions(), hooks or CommitHooks()
         ledger = recovery.recover_ledger(storage, options.keep)
@@ -144,7 +147,7 @@ class Coordinator:
         coordinator = None
         try:
             coordinator = cls(storage, log, ownership, builder, options, hooks)
-            coordinator._take_over(fingerprint, topics or {}, positions or {}, changelogs or {})
+            coordinator._take_over(fingerprint, topics or {}, positions or {}, changelogs or {}, divider)
         except Exception:
             if coordinator is not None:
                 coordinator.abandon()
@@ -158,6 +161,7 @@ class Coordinator:
         topics: Mapping[str, str],
         positions: Mapping[TopicPartition, int],
         changelogs: Mapping[str, Changelog],
+        divider: Divider | None,
     ) -> None:
         """Checks the checkpoint, commits a manifest without a batch to fence the previous owner, and catches up."""
         storage, number = self._storage, None
@@ -166,12 +170,13 @@ class Coordinator:
             number = self.ledger.number
             if self.ledger.epoch > self._builder.epoch:  # a later owner has begun to commit
                 raise self._fenced(number + 1)
-            recovery.check_topology(self.ledger, fingerprint, storage)
+            recovery.check_topology(self.ledger, fingerprint, storage, divides=divider is not None)
             recovery.check_topics(self.ledger, self._log, topics)
             recovery.check_deliveries(self.ledger, self._delivery.last, storage)
             builder = replace(
                 self._builder,
                 clock=self.ledger.clock,
+                rescaled=None if divider is None else self._divide(divider, fingerprint),
                 fingerprint=fingerprint,
                 topics=topics,
                 positions={at: start for at, start in positions.items() if at not in self.ledger.positions},
@@ -187,6 +192,15 @@ class Coordinator:
         self._delivery.catch_up(self._find_undelivered(), partial(read_blob, storage))
         self._ownership.delete_earlier_epochs()
         self._clean_up(self.ledger.tasks, purge=True)
+
+    def _divide(self, divider: Divider, fingerprint: Fingerprint) -> Rescaled | None:
+        """Divides the state of sub-topologies whose number of tasks has changed. The lease is renewed meanwhile."""
+
+        def tell(progress: Progress) -> None:
+            self._ownership.renew()
+            divider.on_progress(progress)
+
+        return replace(divider, on_progress=tell).divide(self._storage, self.ledger, fingerprint, self._at_step)
 
     def _read_latest_marker(self) -> None:
         """Reads marker and manifests again if the previous owner has delivered and committed between the two.

@@ -32,12 +32,17 @@ class StoreShape(NamedTuple):
 
 
 class SubtopologyShape(NamedTuple):
-    """A sub-topology: the topics it reads, its task count, its stores."""
+    """A sub-topology: the topics it reads, its task count, its stores.
+
+    `grown_from` is the task count from before its source topics last got more partitions; 0 if they never did. Since
+    then the records that it reads are routed by their keys (`topology.subtopologies.route_sources`).
+    """
 
     number: int
     reads: tuple[str, ...]
     tasks: int
     stores: tuple[StoreShape, ...]
+    grown_from: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,21 +55,39 @@ class Fingerprint:
 
 
 def compute_fingerprint(
-    graph: Graph, plan: Plan, config: Config, *, tasks: Mapping[int, int], partitions: Mapping[str, int]
+    graph: Graph,
+    plan: Plan,
+    config: Config,
+    *,
+    tasks: Mapping[int, int],
+    partitions: Mapping[str, int],
+    before: Fingerprint | None = None,
 ) -> Fingerprint:
-    """Returns the fingerprint of a planned topology. `tasks` are counts by stage, `partitions` by internal topic."""
+    """Returns the fingerprint of a planned topology. `tasks` are counts by stage, `partitions` by internal topic.
+
+    `before` is that of the checkpoint: it tells which source topics have grown.
+    """
     serdes = serdes_of(config)
-    groups = (_subtopology_shape(stage, tasks[stage.number], graph, serdes) for stage in plan.stages.values())
+    old = {shape.number: shape for shape in before.groups} if before else {}
+    groups = (
+        _subtopology_shape(stage, tasks[stage.number], graph, serdes, old.get(stage.number))
+        for stage in plan.stages.values()
+    )
     global_stores = (_store_shape(graph.stores[name], serdes) for name in sorted(graph.global_stores))
     return Fingerprint(tuple(groups), tuple(global_stores), dict(sorted(partitions.items())))
 
 
-def _subtopology_shape(stage: Stage, tasks: int, graph: Graph, serdes: Serdes) -> SubtopologyShape:
+def _subtopology_shape(
+    stage: Stage, tasks: int, graph: Graph, serdes: Serdes, before: SubtopologyShape | None
+) -> SubtopologyShape:
     reads = (*stage.topics, *stage.patterns, *stage.inputs)
-    stores = (
+    stores = [
         _store_shape(graph.stores[name], serdes) for name in sorted(stage.stores) if name not in graph.global_stores
-    )
-    return SubtopologyShape(stage.number, tuple(sorted(reads)), tasks, tuple(stores))
+    ]
+    grown_from = 0 if before is None else before.grown_from
+    if before is not None and before.tasks != tasks and stores and (stage.topics or stage.patterns):
+        grown_from = before.tasks
+    return SubtopologyShape(stage.number, tuple(sorted(reads)), tasks, tuple(stores), grown_from)
 
 
 def _store_shape(spec: StoreSpec, serdes: Serdes) -> StoreShape:
@@ -85,10 +108,18 @@ def _text(thing: Any) -> str:
 
 
 # -------------------------------------------------------------------------------------------------------- differences
-def find_differences(before: Fingerprint, now: Fingerprint) -> list[str]:
-    """Returns a sentence for each difference that makes a checkpoint unusable; none if it fits."""
+def find_differences(before: Fingerprint, now: Fingerprint, *, divides: bool = False) -> list[str]:
+    """Returns a sentence for each difference that makes a checkpoint unusable; none if it fits.
+
+    With `divides`, another number of tasks is no difference: the state is divided among them (`rescale`).
+    """
+    old, new = {g.number: g for g in before.groups}, {g.number: g for g in now.groups}
+    if divides:
+        old = {
+            number: shape._replace(tasks=new[number].tasks) if number in new else shape for number, shape in old.items()
+        }
     return [
-        *_compare_subtopologies({g.number: g for g in before.groups}, {g.number: g for g in now.groups}),
+        *_compare_subtopologies(old, new),
         *_compare_stores(_stores_by_name(before), _stores_by_name(now)),
     ]
 

@@ -83,6 +83,8 @@ class Ledger:
         self._since[manifest.number] = manifest.since
         for change in manifest.tasks:
             self._apply_change(change)
+        if manifest.is_full:
+            self._drop_tasks(self.tasks.keys() - {change.task for change in manifest.tasks})
         self.positions |= {TopicPartition(t, p): at for t, some in manifest.positions.items() for p, at in some.items()}
         self.topics |= manifest.topics
         listed = sum(len(change.deltas) for change in manifest.tasks)
@@ -94,6 +96,11 @@ class Ledger:
         if change.whole and before and chain[: len(before)] != before:
             self._retire({delta.blob.name for delta in before} - {delta.blob.name for delta in chain}, self.number)
         self.tasks[change.task] = TaskHead(chain, change.due)
+
+    def _drop_tasks(self, tasks: Iterable[TaskId]) -> None:
+        """Forgets tasks that a full manifest does not have: their sub-topology got fewer tasks."""
+        for task in tasks:
+            self._retire({delta.blob.name for delta in self.tasks.pop(task).chain}, self.number)
 
     # -------------------------------------------------------------------------------------------------- needed files
     def forget_outboxes(self, up_to: int) -> None:

@@ -25,6 +25,7 @@ from headrace.checkpoint.manifest import (
     encode_manifest,
 )
 from headrace.checkpoint.receipt import Receipt
+from headrace.checkpoint.rescale import Rescaled
 from headrace.model.ids import TaskId, TopicPartition
 
 
@@ -43,6 +44,7 @@ class ManifestBuilder:
     topics: Mapping[str, str] = field(default_factory=dict[str, str])
     fingerprint: Fingerprint | None = None  # if it changed
     changelogs: Mapping[str, Changelog] = field(default_factory=dict[str, Changelog])
+    rescaled: Rescaled | None = None  # sub-topologies that got another number of tasks
 
     def build(self, ledger: Ledger, *, full_up_to: int) -> tuple[Manifest, bytes]:
         """Returns the manifest that follows the ledger's last one, and its file.
@@ -58,7 +60,9 @@ class ManifestBuilder:
         listed = ledger.listed_deltas + sum(len(change.deltas) for change in changes.values())
         is_full = bool(self.fingerprint) or ledger.number < 0 or deltas <= full_up_to or listed >= deltas
         if is_full:
-            changes = _all_tasks(ledger) | {task: _whole(ledger, change) for task, change in changes.items()}
+            changes = _all_tasks(ledger, self.rescaled) | {
+                task: _whole(ledger, change) for task, change in changes.items()
+            }
         positions = {at: offset for receipt in receipts for at, offset in receipt.positions.items()}
         positions |= self.positions
         manifest = Manifest(
@@ -74,7 +78,7 @@ class ManifestBuilder:
             positions=_by_topic(ledger.positions | positions if is_full else positions),
             topics=ledger.topics | dict(self.topics) if is_full else self.topics,
             outboxes=tuple(Outbox(r.task, _blob_ref(r.outbox, blobs)) for r in receipts if r.outbox is not None),
-            carried=_carried(ledger, receipts, blobs),
+            carried=_carried(ledger, receipts, blobs) if self.rescaled is None else _routed(self.rescaled, blobs),
             dropped=sum((Counter(receipt.dropped) for receipt in receipts), Counter(ledger.dropped)),
             fingerprint=self.fingerprint or (ledger.fingerprint if is_full else None),
             changelogs=self.changelogs,
@@ -98,8 +102,19 @@ def _task_changes(
     return changes
 
 
-def _all_tasks(ledger: Ledger) -> dict[TaskId, TaskChange]:
-    return {task: TaskChange(task, True, head.chain, head.due) for task, head in ledger.tasks.items()}
+def _all_tasks(ledger: Ledger, rescaled: Rescaled | None) -> dict[TaskId, TaskChange]:
+    heads = ledger.tasks
+    if rescaled is not None:
+        kept = {task: head for task, head in heads.items() if task.subtopology not in rescaled.subtopologies}
+        heads = kept | dict(rescaled.tasks)
+    return {task: TaskChange(task, True, head.chain, head.due) for task, head in heads.items()}
+
+
+def _routed(rescaled: Rescaled, blobs: ManifestBlobs) -> tuple[Carried, ...]:
+    return tuple(
+        Carried(target, origin, rows if isinstance(rows, BlobRef) else _blob_ref(rows, blobs))
+        for target, origin, rows in rescaled.carried
+    )
 
 
 def _whole(ledger: Ledger, change: TaskChange) -> TaskChange:

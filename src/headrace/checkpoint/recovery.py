@@ -114,11 +114,14 @@ def _read_identity(storage: Storage) -> Identity | None:
 
 
 # ------------------------------------------------------------------------------------------------------------- checks
-def check_topology(ledger: Ledger, fingerprint: Fingerprint, storage: Storage) -> None:
-    """Raises CheckpointMismatchError if the state in the checkpoint does not fit the topology."""
+def check_topology(ledger: Ledger, fingerprint: Fingerprint, storage: Storage, *, divides: bool = False) -> None:
+    """Raises CheckpointMismatchError if the state in the checkpoint does not fit the topology.
+
+    With `divides`, the number of tasks may be another one.
+    """
     if ledger.fingerprint is None:
         return
-    found = find_differences(ledger.fingerprint, fingerprint)
+    found = find_differences(ledger.fingerprint, fingerprint, divides=divides)
     if found:
         raise CheckpointMismatchError(
             f"{storage.describe()} is the checkpoint of another topology of {ledger.application!r}: "

@@ -20,6 +20,7 @@ MERGE = "merge of deltas"
 PURGE = "purge"
 OWNER = "owner"
 TAKEOVER = "takeover"
+RESCALE = "rescale"  # a new task's snapshot, before the takeover that names it
 
 BATCH = (RANGES_PLANNED, TASK_RUN, DELTA_WRITTEN, RECEIPT, MANIFEST, DELIVERY, MARKER, MERGE, PURGE)
 START = (OWNER, TAKEOVER)

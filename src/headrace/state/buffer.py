@@ -41,6 +41,11 @@ class UnmatchedBuffer:
         self._encode_key, self._encode_value = key.encode, tuple(value.encode for value in self.values)
         self._decoded: dict[bytes, tuple[bytes, Any, Any]] = {}  # place → what the table has, key, value
 
+    @staticmethod
+    def key_of(place: bytes) -> bytes:
+        """The bytes of the key of a row."""
+        return place[9:]
+
     def place(self, timestamp: int, left_side: bool, key: Any) -> bytes:
         return TIME.pack(timestamp + SIGN) + SIDES[left_side] + self._encode_key(key)
 
@@ -98,6 +103,11 @@ class GraceBuffer:
     def __init__(self, table: Table, sequence: Cell, key: Serde, value: Serde) -> None:
         self.table, self.sequence, self.key, self.value = table, sequence, key, value
 
+    @staticmethod
+    def key_of(place: bytes) -> bytes:
+        """The bytes of the key of a row."""
+        return place[8:-4]
+
     def add(self, timestamp: int, key: Any, value: Any, headers: Headers, metadata: RecordMetadata | None) -> None:
         self.sequence.value = (self.sequence.value + 1) & 0x7FFFFFFF
         place = time_bytes(timestamp) + self.key.encode(key) + self.sequence.value.to_bytes(4, "big")
@@ -133,6 +143,16 @@ class SuppressBuffer:
 
     def __init__(self, table: Table, count: Cell, size: Cell, key: Serde, value: Serde) -> None:
         self.table, self.count, self.size, self.key, self.value = table, count, size, key, value
+
+    @staticmethod
+    def key_of(place: bytes) -> bytes:
+        """The bytes of the key of a row."""
+        return place[1:] if place[:1] == b"\0" else place[9:]
+
+    @staticmethod
+    def measure(place: bytes, raw: bytes) -> tuple[int, int]:
+        """What a row adds to the count and to the size of the buffer."""
+        return (0, 0) if place[:1] == b"\0" else (1, SuppressBuffer._size(place[9:], raw))
 
     def put(self, time: int, update: Suppressed) -> None:
         encoded = self.key.encode(update.key)

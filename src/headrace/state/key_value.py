@@ -160,7 +160,7 @@ class RecentlyUsed(_ByKey):
             return
         order = self._used()
         self._use(self.key_bytes(key), value)
-        if len(order) > self._max_entries:
+        while len(order) > self._max_entries:  # a task that was merged with others may have many more
             eldest = next(iter(order))
             del order[eldest]
             self.table.put(eldest, None)

@@ -101,6 +101,7 @@ class StoreSpec(Generic[Store_co]):
     persistent: bool | None = True
     logging: bool = True
     caching: bool = False
+    by_key: bool = False  # of a processor's store: the task of a row is that of its key
 
     def memory(self) -> Self:
         """The same store in memory, not on disk."""
@@ -113,6 +114,17 @@ class StoreSpec(Generic[Store_co]):
     def with_caching(self) -> Self:
         """The same store with a cache that holds its updates until a batch ends."""
         return replace(self, caching=True)
+
+    def partitioned_by_key(self) -> Self:
+        """The same store, declared to have only keys of the records that its task reads.
+
+        Then the state can be divided among another number of tasks, by the hash of the keys. Stores of the DSL need no
+        declaration: their keys are those of the records.
+
+        >>> Stores.key_value("totals").partitioned_by_key().by_key
+        True
+        """
+        return replace(self, by_key=True)
 
 
 def store_name(store: str | StoreSpec[Any]) -> str:

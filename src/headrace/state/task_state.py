@@ -60,6 +60,11 @@ PREFIX = 4  # bytes before every key: those of its table
 LOGGED, UNLOGGED = "(cells)", "(unlogged cells)"  # no store can have such a name
 
 
+def table_prefix(name: str) -> bytes:
+    """What the keys of a table begin with in the engine."""
+    return blake2b(name.encode(), digest_size=PREFIX).digest()
+
+
 class TaskState:
     """The state of a task, opened over an engine and used batch after batch."""
 
@@ -124,7 +129,7 @@ class TaskState:
         return (self._cells if logged else self._unlogged_cells).cell(name, default)
 
     def _prefix(self, name: str) -> bytes:
-        prefix = blake2b(name.encode(), digest_size=PREFIX).digest()
+        prefix = table_prefix(name)
         owner = self._owners.setdefault(prefix, name)
         if owner != name:
             raise TopologyError(

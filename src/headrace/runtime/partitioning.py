@@ -1,0 +1,218 @@
+"""Which task a row of state, or a record, belongs to: what it takes to divide a sub-topology among more or fewer tasks.
+
+    layout = lay_out_state(graph, stage, config)
+    layout.tables[prefix].route(place)      the bytes whose hash is the row's partition
+    layout.topics["orders"].route(raw_key)  the same for a record that the sub-topology reads
+    combine_cells(name, values)             one value of a cell, from those of the tasks that become one
+
+A sub-topology is partitioned by the keys of the records it reads. The stores of the DSL have those keys, in the bytes
+of the store's own serde: where these are others, a key is decoded and encoded again. Windowed keys go by the key
+inside, as on topics. A processor may put anything under any key, so its stores must be declared.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from headrace.config import Config
+from headrace.model.windows import Windows, ends_of
+from headrace.runtime.environment import NEVER_CLOSED
+from headrace.runtime.serdes import serdes_of
+from headrace.serde.protocol import Serde
+from headrace.serde.windowed import inside_windows
+from headrace.state.buffer import GraceBuffer, SuppressBuffer, UnmatchedBuffer
+from headrace.state.keys import decode_session, decode_window
+from headrace.state.row_keys import Buffer, KeyOf, tables_of
+from headrace.state.task_state import LOGGED, table_prefix
+from headrace.state.values import Content
+from headrace.topology import nodes as n
+from headrace.topology.graph import Graph
+from headrace.topology.subtopologies import Stage
+
+
+class Keys(NamedTuple):
+    """The rows of a table, or the records of a topic: `route` returns the bytes that are hashed."""
+
+    name: str
+    route: KeyOf
+
+
+class ClosedWindows(NamedTuple):
+    """A store of an aggregate that emits windows when they close. `cell` has the close time of its last emission."""
+
+    cell: str
+    store: str
+    closes_at: Callable[[bytes], int]  # the close time from which on the window at a place has been emitted
+
+
+@dataclass(frozen=True, slots=True)
+class StateLayout:
+    """How the state of a sub-topology is divided by key, or why it cannot be."""
+
+    tables: dict[bytes, Keys]  # by prefix
+    topics: dict[str, Keys]  # that it reads, by the name in the graph
+    patterns: KeyOf  # for the topics that match a pattern
+    suppressed: dict[bytes, str]  # the names of suppress buffers, by the prefix of their table
+    closed: tuple[ClosedWindows, ...]
+    refusals: tuple[str, ...]
+
+    def topic(self, name: str) -> KeyOf:
+        """The keys of a topic that the sub-topology reads."""
+        found = self.topics.get(name)
+        return self.patterns if found is None else found.route
+
+
+CELLS = table_prefix(LOGGED)
+
+
+def lay_out_state(graph: Graph, stage: Stage, config: Config) -> StateLayout:
+    """Returns the layout of a sub-topology's state."""
+    serdes = serdes_of(config)
+    nodes = [graph.nodes[name] for name in stage.nodes]
+    sources = [node for node in nodes if isinstance(node, n.Source)]
+    topics = {topic: Keys(topic, _inside(serdes.key(source.key))) for source in sources for topic in source.topics}
+    patterns = next((_inside(serdes.key(source.key)) for source in sources if source.pattern), _as_it_is)
+    read_as = [_innermost(serdes.key(source.key)) for source in sources]
+    buffers = dict(_buffers(nodes))
+    tables: dict[bytes, Keys] = {}
+    refusals = list(_custom_partitioners(graph, stage))
+    undeclared = _processor_stores(graph, stage)
+    for name in stage.stores:
+        spec = graph.stores[name]
+        if name in graph.global_stores or not spec.logging:
+            continue
+        if name in undeclared and not spec.by_key:
+            refusals.append(
+                f"store {name} belongs to a processor, which may put anything under any key: if it only puts keys of "
+                "the records that it reads, declare the store with .partitioned_by_key()"
+            )
+            continue
+        rekey = _rekey(serdes.key(spec.key), read_as)
+        for table, key_of in tables_of(name, spec.kind, buffers.get(name)).items():
+            tables[table_prefix(table)] = Keys(table, _after(key_of, rekey))
+    suppressed = {table_prefix(name): name for name, kind in buffers.items() if kind is SuppressBuffer}
+    return StateLayout(tables, topics, patterns, suppressed, tuple(_closed_windows(nodes)), tuple(refusals))
+
+
+def _buffers(nodes: Sequence[n.Node]) -> Iterator[tuple[str, Buffer]]:
+    for node in nodes:
+        match node:
+            case n.StreamJoin(outer_store=str(name)):
+                yield name, UnmatchedBuffer
+            case n.StreamTableJoin(buffer=str(name)):
+                yield name, GraceBuffer
+            case n.Suppress(buffer=name):
+                yield name, SuppressBuffer
+            case _:
+                pass
+
+
+def _processor_stores(graph: Graph, stage: Stage) -> set[str]:
+    """Returns the stores that only processors and transformers write."""
+    free, owned = set[str](), set[str]()
+    for name in stage.nodes:
+        match graph.nodes[name]:
+            case n.Process():
+                free.update(graph.node_stores[name])
+            case n.TableTransformValues(store=store):
+                free.update(other for other in graph.node_stores[name] if other != store)
+                owned.update(() if store is None else (store,))
+            case _:
+                owned.update(graph.node_stores[name])
+    return free - owned
+
+
+def _custom_partitioners(graph: Graph, stage: Stage) -> Iterator[str]:
+    for node in graph.nodes.values():
+        if isinstance(node, n.Sink) and node.topic in stage.inputs and node.partitioner is not None:
+            yield (
+                f"the partitioner of {node.topic} is a function of its own, which does not tell where a key of the "
+                "state belongs: take the function away, and reset the application, or keep the number of partitions"
+            )
+
+
+# ---------------------------------------------------------------------------------------------------------------- keys
+def _innermost(serde: Serde) -> Serde:
+    """Returns the serde of the key inside windowed keys."""
+    inside = inside_windows(serde)
+    return serde if inside is None else _innermost(inside)
+
+
+def _inside(serde: Serde) -> KeyOf:
+    """Returns the function that takes the bytes of the key inside out of those of a windowed key."""
+    inside = inside_windows(serde)
+    if inside is None:
+        return _as_it_is
+    decode, encode = serde.decode, inside.encode
+
+    def route(raw: bytes) -> bytes:
+        return encode(decode(raw).key)
+
+    return _after(route, _inside(inside))
+
+
+def _rekey(serde: Serde, read_as: Sequence[Serde]) -> KeyOf:
+    """Returns the function from key bytes of a store to the bytes that the key has on the topics."""
+    inside, innermost = _inside(serde), _innermost(serde)
+    if not read_as or any(innermost.name == other.name for other in read_as):
+        return inside
+    decode, encode = innermost.decode, read_as[0].encode
+    return _after(inside, lambda raw: encode(decode(raw)))
+
+
+def _as_it_is(raw: bytes) -> bytes:
+    return raw
+
+
+def _after(first: KeyOf, second: KeyOf) -> KeyOf:
+    if second is _as_it_is:
+        return first
+    return second if first is _as_it_is else lambda raw: second(first(raw))
+
+
+# ---------------------------------------------------------------------------------------------------- closed windows
+def _closed_windows(nodes: Sequence[n.Node]) -> Iterator[ClosedWindows]:
+    for node in nodes:
+        match node:
+            case n.WindowAggregate(on_close=True):
+                yield ClosedWindows(f"{node.name}/last close", node.store, _end_of_window(node.windows))
+            case n.SlidingAggregate(on_close=True):
+                yield ClosedWindows(f"{node.name}/last close", node.store, _end_of_sliding(node.windows.difference))
+            case n.SessionAggregate(on_close=True):
+                yield ClosedWindows(f"{node.name}/last close", node.store, _end_of_session)
+            case _:
+                pass
+
+
+def _end_of_window(windows: Windows) -> Callable[[bytes], int]:
+    end_of = ends_of(windows)
+    return lambda place: end_of(decode_window(place)[1])
+
+
+def _end_of_sliding(difference: int) -> Callable[[bytes], int]:
+    return lambda place: decode_window(place)[1] + difference + 1
+
+
+def _end_of_session(place: bytes) -> int:
+    return decode_session(place)[2] + 1
+
+
+# --------------------------------------------------------------------------------------------------------------- cells
+def combine_cells(name: str, values: Sequence[Content]) -> Content:
+    """Returns the value of a cell in a task that gets rows of several tasks. None: a task has not saved the cell.
+
+    Stream times, clocks, sequence numbers and schedules are the largest; the close time of the last emission and the
+    time of the oldest record that waits are the smallest. The order of schedules is that of one of the tasks.
+
+    >>> combine_cells("task/stream time", [5, 9]), combine_cells("AGG/last close", [5, 9])
+    (9, 5)
+    """
+    known = [value for value in values if value is not None]
+    numbers = [value for value in known if isinstance(value, int)]
+    if not numbers:
+        return known[0] if known else None
+    if name.endswith("/last close"):
+        return min(numbers) if len(numbers) == len(values) else NEVER_CLOSED
+    return min(numbers) if name.endswith("/oldest unmatched") else max(numbers)
