@@ -6,6 +6,7 @@
 # make test-simulation  runs the simulation with RUNS seeds from SEED on: faults of storage, log, clocks and processes
 # make test-soak    counts 5,000 records a second for ten minutes, or for SECONDS: memory, checkpoint and latency must
 #                   stay level; docs/images/soak.svg shows them, build/soak.svg those of a shorter run
+# make docs         builds the documentation site into build/site
 # make bench        measures records per second: against other systems on Kafka (more than an hour), on one core,
 #                   against Spark's own streaming, and with more and more slots
 #
@@ -30,7 +31,7 @@ endef
 # Tests start many processes; without cached bytecode each of them compiles every module again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: .venv java jdk chromium servers demo check test-fast test test-faults test-simulation test-soak bench clean
+.PHONY: .venv java jdk chromium servers demo check test-fast test test-faults test-simulation test-soak docs bench clean
 
 .venv: $(INSTALLED)
 
@@ -96,6 +97,10 @@ test-simulation: $(INSTALLED)
 
 test-soak: $(INSTALLED) java
 	$(BIN)/python -m tests.soak $(if $(SECONDS),--seconds $(SECONDS) --chart build/soak.svg)
+
+docs: $(INSTALLED)
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
+	@echo "build/site/start.html"
 
 bench: $(INSTALLED) java
 	$(BIN)/python -m benchmarks.peers

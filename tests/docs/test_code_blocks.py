@@ -93,6 +93,7 @@ def page_of(page):
     """A page with an application needs Spark; one with a shell starts a process for each command."""
     code = {kind: "".join(block.text for block in blocks(page) if block.kind == kind) for kind in KINDS}
     marks = [pytest.mark.spark] if "Application(" in code["python"] else []
+    marks += [pytest.mark.kafka] if "KafkaBroker(" in code["python"] else []
     marks += [pytest.mark.slow] if code["console"] else []
     return pytest.param(page, id=str(page.relative_to(ROOT)), marks=marks)
 

@@ -1,6 +1,8 @@
-"""For tests: a driver that runs a topology in milliseconds, and a real broker."""
+"""For tests: a driver that runs a topology in milliseconds, timelines of what it does, and a real broker."""
 
 from headrace.testing.broker import KafkaBroker as KafkaBroker
 from headrace.testing.driver import TestInputTopic as TestInputTopic
 from headrace.testing.driver import TestOutputTopic as TestOutputTopic
 from headrace.testing.driver import TopologyTestDriver as TopologyTestDriver
+from headrace.testing.timeline import Timeline as Timeline
+from headrace.testing.timeline import timeline as timeline

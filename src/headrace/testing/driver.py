@@ -90,22 +90,22 @@ class TopologyTestDriver(Closeable):
         settings = read_properties(config) if isinstance(config, (str, Path)) else config or {}
         self._config = Config.of({"application.id": "test", **settings})
         self._clock = epoch_time(wall_clock, "wall_clock")
-        self._graph = topology.configured(self._config).graph()
+        self.graph = topology.configured(self._config).graph()
         self._dropped, self._version, self._failed = Counter[str](), 0, False
         self._offsets, self._produced = Counter[str](), dict[str, deque[Output]]()
         self._queues, self._heads = dict[str, deque[Row]](), dict[str, Decoded | None]()
         self._waiting = TimeHeap[str]()
-        self._serdes = serdes_of(self._config)
-        register_schemas(self._graph, self._config)
-        of_globals = list(global_nodes(self._graph))
+        self.serdes = serdes_of(self._config)
+        register_schemas(self.graph, self._config)
+        of_globals = list(global_nodes(self.graph))
         self._globals = self._task(-1, of_globals, {}) if of_globals else None
         stores: Mapping[str, Any] = self._globals.state.stores if self._globals else {}
-        own = [name for name in self._graph.nodes if name not in of_globals]
+        own = [name for name in self.graph.nodes if name not in of_globals]
         self._task_of_all = self._task(0, own, stores)
 
     def _task(self, number: int, nodes: list[str], stores: Mapping[str, Any]) -> Task:
         around = TaskEnvironment(self._config, stores, one_partition, postpones=False)
-        return Task(TaskId(max(0, number), 0), self._graph, nodes, MemoryEngine(), around, clock=self._clock)
+        return Task(TaskId(max(0, number), 0), self.graph, nodes, MemoryEngine(), around, clock=self._clock)
 
     # ------------------------------------------------------------------------------------------------ for tests
     def input_topic(
@@ -133,7 +133,7 @@ class TopologyTestDriver(Closeable):
         step = milliseconds(advance, f"the advance of the input topic {topic!r}")
         now = self._clock if start is None and step else start
         time = None if now is None else epoch_time(now, f"the start of the input topic {topic!r}")
-        return TestInputTopic(self, topic, self._serdes.key(key, topic), self._serdes.value(value, topic), time, step)
+        return TestInputTopic(self, topic, self.serdes.key(key, topic), self.serdes.value(value, topic), time, step)
 
     def output_topic(
         self, topic: str, key: Serde[K] | None = None, value: Serde[V] | None = None
@@ -148,7 +148,7 @@ class TopologyTestDriver(Closeable):
         Traceback (most recent call last):
         ValueError: no sink of the topology writes the topic 'oout': did you mean 'out'? (it writes: out)
         """
-        return TestOutputTopic(self, topic, self._serdes.key(key, topic), self._serdes.value(value, topic))
+        return TestOutputTopic(self, topic, self.serdes.key(key, topic), self.serdes.value(value, topic))
 
     def advance_wall_clock(self, duration: int | timedelta) -> None:
         """Move the wall clock forward by milliseconds or a `timedelta`, and run what becomes due.
@@ -199,6 +199,11 @@ class TopologyTestDriver(Closeable):
         return found
 
     @property
+    def internal_topics(self) -> set[str]:
+        """The names of the repartition topics and of the topics inside foreign-key joins."""
+        return {self._task_of_all.topic_name(topic) for topic in self.graph.internal_topics}
+
+    @property
     def produced_topics(self) -> set[str]:
         """The names of the topics that the topology has produced to, internal ones included."""
         return set(self._produced)
@@ -234,7 +239,7 @@ class TopologyTestDriver(Closeable):
         """Take a record in, and process until nothing waits; `TestInputTopic.pipe` calls it."""
         reads = [task for task in (self._task_of_all, self._globals) if task and task.reads(topic)]
         if not reads:
-            topics = {name for node in self._graph.nodes.values() if isinstance(node, Source) for name in node.topics}
+            topics = {name for node in self.graph.nodes.values() if isinstance(node, Source) for name in node.topics}
             raise ValueError(f"no source of the topology reads the topic {topic!r}{_hint(topic, topics, 'reads')}")
         with self._watched():
             self._take_in(topic, key, value, timestamp, headers)
@@ -303,7 +308,7 @@ class TopologyTestDriver(Closeable):
 
     def _check_written(self, topic: str) -> None:
         """Raise an error for a topic that no sink can write: its name is probably misspelt."""
-        targets = [node.topic for node in self._graph.nodes.values() if isinstance(node, Sink)]
+        targets = [node.topic for node in self.graph.nodes.values() if isinstance(node, Sink)]
         written = {self._task_of_all.topic_name(target) for target in targets if isinstance(target, str)}
         written.update(filter(None, [self._config.errors_dead_letter_queue_topic_name]), self._produced)
         if topic not in written and not any(callable(target) for target in targets):
