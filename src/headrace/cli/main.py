@@ -20,6 +20,7 @@ from headrace.cli import (
     demo,
     doctor,
     groups,
+    new,
     produce,
     query,
     reset,
@@ -39,11 +40,11 @@ app = typer.Typer(
     name="headrace",
     help="Kafka Streams for Python, on Spark.",
     no_args_is_help=True,
-    add_completion=False,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+app.command("new")(new.new)
 app.command("run")(run.run)
 app.command("demo")(demo.demo)
 app.command("topology")(topology.topology)

@@ -4,5 +4,8 @@ from headrace.testing.broker import KafkaBroker as KafkaBroker
 from headrace.testing.driver import TestInputTopic as TestInputTopic
 from headrace.testing.driver import TestOutputTopic as TestOutputTopic
 from headrace.testing.driver import TopologyTestDriver as TopologyTestDriver
+from headrace.testing.records import assert_eventually as assert_eventually
+from headrace.testing.records import produce as produce
+from headrace.testing.records import wait_for_records as wait_for_records
 from headrace.testing.timeline import Timeline as Timeline
 from headrace.testing.timeline import timeline as timeline
