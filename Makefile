@@ -3,6 +3,7 @@
 # make test-fast    runs the tests that need neither Spark nor a Kafka broker
 # make test         runs `make check` and every test
 # make test-faults  kills processes and brokers at random; FAULTS=50 says how often, SEED=… repeats a printed run
+# make test-fuzz    gives hostile bytes to every decoder and requests to the web server, each for SECONDS (20)
 # make test-simulation  runs the simulation with RUNS seeds from SEED on: faults of storage, log, clocks and processes
 # make test-soak    counts 5,000 records a second for ten minutes, or for SECONDS: memory, checkpoint and latency must
 #                   stay level; docs/images/soak.svg shows them, build/soak.svg those of a shorter run
@@ -10,8 +11,8 @@
 # make bench        measures records per second: against other systems on Kafka (more than an hour), on one core,
 #                   against Spark's own streaming, and with more and more slots
 #
-# The targets install what is missing. Python packages go into .venv. Java, a JDK, Chromium and the servers of the tests
-# come from apt-get when make runs as root on Debian; elsewhere make prints the command to run, and fails.
+# The targets install what is missing. Python packages go into .venv. Java, a JDK, Chromium, strace and the servers of the
+# tests come from apt-get when make runs as root on Debian; elsewhere make prints the command to run, and fails.
 
 PYTHON ?= python3
 BIN := .venv/bin
@@ -31,7 +32,8 @@ endef
 # Tests start many processes; without cached bytecode each of them compiles every module again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: .venv java jdk chromium servers demo check test-fast test test-faults test-simulation test-soak docs bench clean
+.PHONY: .venv java jdk chromium strace servers demo check test-fast test test-faults test-fuzz test-simulation test-soak \
+	docs bench clean
 
 .venv: $(INSTALLED)
 
@@ -70,6 +72,10 @@ servers:
 		>/dev/null 2>&1 \
 		|| { $(call install,postgresql mariadb-server redis-server mosquitto,The tests need servers); }
 
+# The tests of the disk let single system calls fail.
+strace:
+	@command -v strace >/dev/null || { $(call install,strace,The tests need strace); }
+
 demo: $(INSTALLED) java
 	$(BIN)/headrace demo $(EXAMPLE) $(if $(SECONDS),--seconds $(SECONDS))
 
@@ -85,12 +91,15 @@ test-fast: $(INSTALLED)
 	HEADRACE_PROFILE=fast $(BIN)/python -m pytest -q -n 2 -m "not spark and not kafka and not slow"
 
 # `make check` has run the examples in src.
-test: jdk java chromium servers check
+test: jdk java chromium strace servers check
 	$(BIN)/python -m pytest -q -n 2 tests
 
-test-faults: $(INSTALLED) java servers
+test-faults: $(INSTALLED) java servers strace
 	HEADRACE_FAULTS=$(or $(FAULTS),20) HEADRACE_SEED=$(SEED) \
-		$(BIN)/python -m pytest -q -rP tests/faults tests/kafka/test_delivery_faults.py
+		$(BIN)/python -m pytest -q -rP tests/faults tests/disk tests/kafka/test_delivery_faults.py
+
+test-fuzz: $(INSTALLED)
+	HEADRACE_FUZZ_SECONDS=$(or $(SECONDS),20) $(BIN)/python -m pytest -q -n 2 --timeout 7200 tests/fuzz
 
 test-simulation: $(INSTALLED)
 	$(BIN)/python -m tests.simulation --seed $(or $(SEED),0) --runs $(or $(RUNS),1000)

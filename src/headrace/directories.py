@@ -75,18 +75,33 @@ def temporary_directory() -> Path:
 
 
 # ----------------------------------------------------------------------------------------------------------- creating
-def create_directory(directory: Path) -> None:
-    """Creates a directory and its missing parents, with mode 0700. A directory that exists stays as it is."""
+def create_directory(directory: Path, *, durable: bool = False) -> None:
+    """Creates a directory and its missing parents, with mode 0700. A directory that exists stays as it is.
+
+    A `durable` one is there after a power failure too: the names of what is created are forced to disk.
+    """
     try:
         directory.mkdir(DIRECTORY_MODE)
     except FileNotFoundError:
         if directory.parent == directory:
             raise
-        create_directory(directory.parent)
+        create_directory(directory.parent, durable=durable)
         directory.mkdir(DIRECTORY_MODE, exist_ok=True)
     except OSError:  # that it exists may not be the first thing that the system objects to
         if not directory.is_dir():
             raise
+        return
+    if durable:
+        sync_directory(directory.parent)
+
+
+def sync_directory(directory: Path) -> None:
+    """Forces the file names of a directory to disk."""
+    descriptor = os.open(directory, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def open_file(path: Path, flags: int) -> int:

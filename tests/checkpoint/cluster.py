@@ -70,6 +70,7 @@ class Ground:
     log: Any
     storage: Storage
     state: Path | None = None
+    boot: str = "this one"  # of the machine
     clock: ManualClock = field(default_factory=lambda: ManualClock(1_000))
 
 
@@ -222,7 +223,9 @@ class Cluster:
             self.homes[task] = (
                 MemoryEngineProvider()
                 if place is None
-                else LmdbEngineProvider(place / str(task), self.checkpoint, task, map_size=1 << 20, boot="this one")
+                else LmdbEngineProvider(
+                    place / str(task), self.checkpoint, task, map_size=1 << 20, boot=self.ground.boot
+                )
             )
         return self.homes[task]
 

@@ -92,7 +92,7 @@ class DiskStorage:
         self.directory = Path(directory).absolute()
         self._checked = set[Path]()  # folders inside it
         with self._translate_errors("cannot be opened"):
-            create_directory(self.directory)
+            create_directory(self.directory, durable=True)
             check_directory(self.directory)
             self._inode = _inode(self.directory)
 

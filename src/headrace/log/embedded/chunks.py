@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import NamedTuple
 from uuid import uuid4
 
-from headrace.directories import open_file, read_file
+from headrace.directories import open_file, read_file, sync_directory
 from headrace.log.chunk_format import ChunkHeader, read_checksum, read_header
-from headrace.log.embedded.database import sync_directory, unavailable
+from headrace.log.embedded.database import unavailable
 from headrace.log.embedded.schema import damaged_row, row_checksum
 from headrace.log.embedded.topics import Catalog, TopicEntry
 from headrace.log.protocol import Extent

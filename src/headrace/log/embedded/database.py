@@ -26,7 +26,15 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from zlib import crc32
 
-from headrace.directories import check_file, check_folder, create_directory, open_file, read_file, write_file
+from headrace.directories import (
+    check_file,
+    check_folder,
+    create_directory,
+    open_file,
+    read_file,
+    sync_directory,
+    write_file,
+)
 from headrace.errors import LogBusyError, LogCorruptedError, LogUnavailableError, StreamsError
 from headrace.log.embedded.schema import check_tables, create_tables, is_empty, put_meta, read_meta, read_meta_version
 from headrace.log.embedded.topics import EMPTY, Catalog, load_catalog
@@ -135,7 +143,7 @@ class Database:
         self._is_durable: bool | None = None
         self._catalog = EMPTY
         with self.translate_errors():
-            create_directory(directory / "chunks")
+            create_directory(directory / "chunks", durable=True)
             check_folder(directory / "chunks")
             self._lock = WriterLock(directory / "lock", TIMEOUT)
             try:
@@ -291,15 +299,6 @@ class Database:
         return LogCorruptedError(
             f"{self.path} is damaged: {how}. Restore the directory from a copy", file=str(self.path)
         )
-
-
-def sync_directory(directory: Path) -> None:
-    """Forces the file names of a directory to disk."""
-    descriptor = os.open(directory, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def unavailable(directory: Path, error: OSError) -> LogUnavailableError:

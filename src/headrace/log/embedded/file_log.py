@@ -57,7 +57,7 @@ def _lock() -> threading.Lock:
 def acquire_directory(directory: Path) -> LogDirectory:
     """Opens a directory, which is created if it does not exist, or shares it if it is open."""
     try:
-        create_directory(directory)
+        create_directory(directory, durable=True)
         check_directory(directory)
         found = directory.stat()
     except FileExistsError:
