@@ -11,7 +11,8 @@ from contextlib import suppress
 
 import pytest
 
-from headrace.spark.transport import Connection, Endpoint
+from headrace.spark.slot_messages import Heartbeat, decode_for_driver, encode_message
+from headrace.spark.transport import Connection, Endpoint, Frame
 
 PATIENCE = 30.0  # seconds
 
@@ -44,7 +45,7 @@ def test_frames_of_all_sizes_arrive_whole_and_in_order(ends):
     connection = one.endpoint.connect("127.0.0.1", other.endpoint.port)
     frames = [os.urandom(size) for size in (0, 1, 7, 4096, 1_048_576, 1_048_577, 9_000_000, 3)]
     for frame in frames:
-        connection.send(frame)
+        connection.send(bytes(frame))
     assert [other.next() for _ in frames] == frames
 
 
@@ -68,6 +69,23 @@ def test_both_may_send_more_than_any_buffer_holds_at_the_same_time(ends):
     sending.join(PATIENCE)
     assert one.next() == frame
     assert other.next() == frame
+
+
+def test_a_connection_that_brings_what_is_no_message_is_closed_and_others_go_on(caplog):
+    def received(connection: Connection, frame: Frame) -> None:
+        decode_for_driver(frame)
+        connection.send(bytes(frame))
+
+    one, closed = End(), queue.SimpleQueue[Connection]()
+    driver = Endpoint(b"secret", received, closed.put)
+    one.endpoint.connect("127.0.0.1", driver.port).send(b"\xc1 is no message")
+    closed.get(timeout=PATIENCE)
+    assert "a connection was closed: 15 bytes are no message for the driver" in caplog.text
+    good = encode_message(Heartbeat())
+    one.endpoint.connect("127.0.0.1", driver.port).send(good)
+    assert one.next() == good
+    driver.close()
+    one.endpoint.close()
 
 
 def test_who_does_not_know_the_secret_is_not_let_in(ends):

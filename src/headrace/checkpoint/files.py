@@ -23,7 +23,9 @@ from __future__ import annotations
 
 import re
 from hashlib import blake2b
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
+
+import msgspec
 
 from headrace.checkpoint.steps import DELTA_WRITTEN, AtStep, step
 from headrace.checkpoint.storage import Storage
@@ -32,6 +34,7 @@ from headrace.model.ids import TaskId
 from headrace.state.delta import Delta, decode_delta
 from headrace.state.engine import Version
 
+T = TypeVar("T")
 CHECKPOINT = "checkpoint"
 MANIFESTS = "manifests/"
 OWNERS = "owners/"
@@ -157,6 +160,20 @@ def decode_checksummed(magic: bytes, raw: bytes, name: str) -> bytes:
     if digest_of(raw[start:]) != raw[len(magic) : start]:
         raise CheckpointCorruptedError(f"the file {name} does not match its checksum: it is damaged", file=name)
     return raw[start:]
+
+
+def decode_json(magic: bytes, raw: bytes, name: str, kind: type[T]) -> T:
+    """Decodes a checksummed file whose body is JSON.
+
+    >>> decode_json(b"HRX1", encode_checksummed(b"HRX1", b"[1]"), "x", list[int])
+    [1]
+    """
+    try:
+        return msgspec.json.decode(decode_checksummed(magic, raw, name), type=kind)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise CheckpointCorruptedError(
+            f"the file {name} cannot be read: it is damaged, or a newer Headrace's ({error})", file=name
+        ) from error
 
 
 # ------------------------------------------------------------------------------------------------------------- deltas

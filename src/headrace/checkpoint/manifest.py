@@ -136,7 +136,7 @@ def decode_manifest(raw: bytes, name: str) -> tuple[Manifest, bytes]:
         raise _unreadable(name, "it does not match its checksum, or is cut off")
     try:
         return _decode(index), digest
-    except msgspec.ValidationError as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise _unreadable(name, f"it is of a newer Headrace ({error})") from error
 
 

@@ -20,7 +20,8 @@ from __future__ import annotations
 
 import struct
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from itertools import accumulate
 from typing import Any, NamedTuple
 
@@ -140,7 +141,17 @@ def decode_outbox(raw: bytes, name: str = "an outbox") -> list[Section]:
         raise CheckpointCorruptedError(
             f"{name} is not an outbox, or a newer Headrace's: it begins with {raw[:4]!r}", file=name
         )
-    return _decode_sections(memoryview(raw)[len(OUTBOX) :])
+    with _translate_errors(name):
+        return _decode_sections(memoryview(raw)[len(OUTBOX) :])
+
+
+@contextmanager
+def _translate_errors(name: str) -> Generator[None]:
+    """What reads the bytes of a blob has the blob's checksum: it fails only where the blob was written by others."""
+    try:
+        yield
+    except Exception as error:  # Arrow and MessagePack raise errors of many kinds
+        raise CheckpointCorruptedError(f"{name} cannot be read: {error}", file=name) from error
 
 
 # ----------------------------------------------------------------------------------------------------------- delivery
@@ -196,7 +207,8 @@ def _merge_sections(sections: Sequence[Section]) -> Iterator[_Record]:
 def read_records(section: Section) -> list[Records]:
     """Returns the records of a section."""
     if section.columns is not None:
-        return [Records(*_decode_columns(_decompress(section.columns)))]
+        with _translate_errors(f"records for {section.topic}"):
+            return [Records(*_decode_columns(_decompress(section.columns)))]
     return [unpack(packed)[0] for packed in section.packed]
 
 
@@ -208,7 +220,8 @@ def _rows(section: Section) -> Iterator[_Record]:
 
 def _orders(section: Section) -> list[Order]:
     # Earlier versions wrote nil for outputs that no record caused.
-    return [order or () for order in _decode_orders(_decompress(section.orders))]
+    with _translate_errors(f"the order of records for {section.topic}"):
+        return [order or () for order in _decode_orders(_decompress(section.orders))]
 
 
 # --------------------------------------------------------------------------------------------------------------- rows
@@ -230,13 +243,15 @@ def _encode_batch(batch: PartitionBatch) -> tuple[Any, ...]:
 
 
 def decode_rows(raw: bytes, name: str = "rows") -> list[PartitionBatch]:
-    if raw.startswith(ROWS_1):
-        return [_without_suffix(batch) for batch in batch_rows(_decode_rows_1(memoryview(raw)[len(ROWS_1) :]))]
-    if not raw.startswith(ROWS):
+    if not raw.startswith((ROWS, ROWS_1)):
         raise CheckpointCorruptedError(
             f"{name} are not rows, or a newer Headrace's: they begin with {raw[:4]!r}", file=name
         )
-    return [_decode_batch(*fields) for fields in _decode_batches(memoryview(raw)[len(ROWS) :])]
+    body = memoryview(raw)[len(ROWS) :]
+    with _translate_errors(name):
+        if raw.startswith(ROWS_1):
+            return [_without_suffix(batch) for batch in batch_rows(_decode_rows_1(body))]
+        return [_decode_batch(*fields) for fields in _decode_batches(body)]
 
 
 def _decode_batch(

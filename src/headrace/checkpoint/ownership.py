@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from headrace.checkpoint.files import OWNERS, decode_checksummed, encode_checksummed, format_number
+from headrace.checkpoint.files import OWNERS, decode_json, encode_checksummed, format_number
 from headrace.checkpoint.storage import Storage
 from headrace.errors import AlreadyRunningError, CheckpointCorruptedError, FencedError, MissingFileError
 from headrace.model.clock import Clock
@@ -185,4 +185,4 @@ def _encode(lease: LeaseRecord) -> bytes:
 
 def decode_lease(raw: bytes, name: str) -> LeaseRecord:
     """Decodes an owner file. `name` is the name of the file, for errors."""
-    return msgspec.json.decode(decode_checksummed(MAGIC, raw, name), type=LeaseRecord)
+    return decode_json(MAGIC, raw, name, LeaseRecord)

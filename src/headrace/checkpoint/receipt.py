@@ -76,7 +76,10 @@ def encode_receipt(receipt: Receipt) -> bytes:
 def decode_receipt(raw: bytes) -> Receipt:
     if not raw.startswith(MAGIC):
         raise StreamsError(f"not a receipt, or one of another Headrace: it begins with {raw[:4]!r}")
-    return _decode(memoryview(raw)[len(MAGIC) :])
+    try:
+        return _decode(memoryview(raw)[len(MAGIC) :])
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise StreamsError(f"a receipt of {len(raw)} bytes cannot be read: {error}") from error
 
 
 def complete_receipt(

@@ -17,7 +17,7 @@ from typing import NamedTuple
 import msgspec
 
 from headrace.checkpoint.delivery import DeliveryTarget
-from headrace.checkpoint.files import CHECKPOINT, decode_checksummed, encode_checksummed, manifest_name
+from headrace.checkpoint.files import CHECKPOINT, decode_json, encode_checksummed, manifest_name
 from headrace.checkpoint.fingerprint import Fingerprint, find_differences
 from headrace.checkpoint.ledger import Ledger, manifest_numbers, read_ledger, read_manifest
 from headrace.checkpoint.manifest import Outbox
@@ -102,9 +102,13 @@ def identify_checkpoint(storage: Storage, application: str, ledger: Ledger) -> s
     return found.checkpoint
 
 
+def decode_identity(raw: bytes) -> Identity:
+    return decode_json(MAGIC, raw, CHECKPOINT, Identity)
+
+
 def _read_identity(storage: Storage) -> Identity | None:
     try:
-        return msgspec.json.decode(decode_checksummed(MAGIC, storage.read(CHECKPOINT), CHECKPOINT), type=Identity)
+        return decode_identity(storage.read(CHECKPOINT))
     except MissingFileError:
         return None
     except CheckpointCorruptedError as error:

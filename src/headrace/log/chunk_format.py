@@ -135,10 +135,17 @@ def read_header(packed: bytes) -> ChunkHeader:
 def unpack(packed: bytes) -> tuple[Records, list[int] | None]:
     """Checks and unpacks a chunk. Returns the records, and their offsets if they were packed with offsets."""
     header = read_header(packed)
-    body = memoryview(packed)[_BODY:]
+    try:
+        return _decode(header, memoryview(packed)[_BODY:])
+    except Exception as error:  # the checksum is right, so it was not written by `pack`: Arrow may raise anything
+        raise StateCorruptedError(f"{len(packed)} bytes of records cannot be read: {error}") from error
+
+
+def _decode(header: ChunkHeader, body: memoryview) -> tuple[Records, list[int] | None]:
     if header.flags & COMPRESSED:
         body = _arrow.decompress(body, decompressed_size=header.size, codec="zstd")
     batch = _arrow.ipc.read_record_batch(_arrow.py_buffer(body), _schema(header.flags & (HEADERS | OFFSETS)))
+    batch.validate(full=True)  # else Arrow follows wrong offsets anywhere; 0.1 of the 4 ms of 10,000 records
     keys, values, timestamps, *more = (column.to_pylist() for column in batch.columns)
     headers: list[Headers] | None = None
     if header.flags & HEADERS:

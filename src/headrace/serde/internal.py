@@ -34,8 +34,11 @@ def encode(value: Any) -> bytes:
 def decode(raw: bytes) -> Any:
     if not raw:
         return ""
-    value = _decode(memoryview(raw)[1:])
-    return tuple(value) if raw[0] else value
+    try:
+        value = _decode(memoryview(raw)[1:])
+        return tuple(value) if raw[0] else value
+    except (msgspec.DecodeError, TypeError, RecursionError) as problem:
+        raise ValueError(f"not a value that was written without a serde: {raw[:40]!r}: {problem}") from None
 
 
 def _check(part: Any, whole: Any) -> None:

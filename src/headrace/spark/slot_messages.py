@@ -181,5 +181,24 @@ ToDriver = Hello | LocalState | Unreachable | Heartbeat | BatchDone | BatchBroke
 ToPeer = Introduction | Probe | ProbeAnswer | SlotRows
 
 encode_message = msgspec.msgpack.Encoder().encode
-decode_for_slot = msgspec.msgpack.Decoder(ToSlot | ToPeer).decode
-decode_for_driver = msgspec.msgpack.Decoder(ToDriver).decode
+_for_slot, _for_driver = msgspec.msgpack.Decoder(ToSlot | ToPeer), msgspec.msgpack.Decoder(ToDriver)
+
+
+def decode_for_slot(frame: bytes | bytearray | memoryview) -> ToSlot | ToPeer:
+    """Decodes a message to a slot. Raises ConnectionError for other bytes: their sender is not of this version."""
+    try:
+        return _for_slot.decode(frame)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise ConnectionError(f"{len(frame)} bytes are no message for a slot: {error}") from error
+
+
+def decode_for_driver(frame: bytes | bytearray | memoryview) -> ToDriver:
+    """Decodes a message to the driver. Raises ConnectionError for other bytes.
+
+    >>> decode_for_driver(encode_message(Heartbeat()))
+    Heartbeat()
+    """
+    try:
+        return _for_driver.decode(frame)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise ConnectionError(f"{len(frame)} bytes are no message for the driver: {error}") from error

@@ -319,14 +319,15 @@ class Endpoint:
     def _read(self, connection: Connection) -> None:
         try:
             frames = connection.read_frames()
-        except EOFError:
+            self.traffic.add_received(frames)
+            for frame in frames:
+                self._received(connection, frame)
+        except (EOFError, ConnectionError) as error:
+            if isinstance(error, ConnectionError):
+                _log.warning("a connection was closed: %s", error)
             self._selector.unregister(connection)
             connection.release()
             self._closed(connection)
-            return
-        self.traffic.add_received(frames)
-        for frame in frames:
-            self._received(connection, frame)
 
     def _proof(self, role: bytes, nonce: bytes | bytearray) -> bytes:
         mode = b"encrypted " if self._encrypts else b""  # ends of different modes do not understand each other

@@ -17,6 +17,7 @@ from typing import NamedTuple
 import msgspec
 import pyarrow as pa
 
+from headrace.errors import StreamsError
 from headrace.model.record import Sample
 
 SCHEMA = "slot int, message binary"
@@ -148,7 +149,10 @@ def decode(raw: bytes) -> Message | bytes:
     Batch(number=7, clock=0)
     """
     decode_kind, rest = _DECODERS.get(raw[:1]), memoryview(raw)[1:]
-    return bytes(rest) if decode_kind is None else decode_kind(rest)
+    try:
+        return bytes(rest) if decode_kind is None else decode_kind(rest)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise StreamsError(f"a message of {len(raw)} bytes cannot be read: {error}") from error
 
 
 def decode_orders(raw: bytes) -> Orders:

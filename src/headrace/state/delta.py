@@ -71,10 +71,13 @@ def decode_delta(raw: bytes) -> Delta:
         raise StateCorruptedError(f"not a delta, or one of a newer Headrace: it begins with {raw[:4]!r}, not {MAGIC!r}")
     if blake2b(body, digest_size=DIGEST).digest() != raw[len(MAGIC) : start]:
         raise StateCorruptedError(f"a delta of {len(raw)} bytes does not match its checksum: it is cut off or damaged")
-    number, length = HEADER.unpack_from(body)
-    end = HEADER.size + length
-    version = Version(number, body[HEADER.size : end].decode())
-    return Delta(version, tuple(decode_changes(body[end:])))
+    try:
+        number, length = HEADER.unpack_from(body)
+        end = HEADER.size + length
+        version = Version(number, body[HEADER.size : end].decode())
+        return Delta(version, tuple(decode_changes(body[end:])))
+    except (struct.error, UnicodeDecodeError) as error:  # its checksum is right: it was not written by encode_delta
+        raise StateCorruptedError(f"a delta of {len(raw)} bytes cannot be read: {error}") from error
 
 
 # | count u32 | key lengths, u32 each | value lengths, u32 each, FFFFFFFF: deleted | keys | values |

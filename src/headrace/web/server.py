@@ -29,6 +29,7 @@ from headrace.web import dashboard, health, prometheus, stores
 from headrace.web.access import COOKIE, AccessPolicy, Authenticator, make_token
 from headrace.web.connections import ConnectionLimits, ConnectionTable, HttpProtocol, TlsHandshake
 from headrace.web.dashboard_json import ApplicationView
+from headrace.web.openapi import openapi_route
 from headrace.web.responses import error_response, handle_error
 
 HEALTH_LIMITS = ConnectionLimits(connections=64, per_client=16, receive_seconds=2.0, send_seconds=5.0)
@@ -51,8 +52,9 @@ def web_application(
     authenticator = Authenticator(token, cookie=cookie)
     seconds = milliseconds(interval, "the interval of events") / 1000
     pages = dashboard.routes(view, authenticator=authenticator, interval=seconds, stop=stop or threading.Event())
+    routes = [*stores.routes(view), *prometheus.routes(view), *health.routes(view), *pages]
     app = Starlette(
-        routes=[*stores.routes(view), *prometheus.routes(view), *health.routes(view), *pages],
+        routes=[*routes, openapi_route(routes)],
         exception_handlers={StreamsError: handle_error, 404: _not_found, 405: _not_allowed, Exception: handle_error},
     )
     return AccessPolicy(
