@@ -37,7 +37,9 @@ class Buffers:
         left, right = (node, twin) if node.left_side else (twin, node)
         key, left_value = self._serdes_of(right.other_store)
         _, right_value = self._serdes_of(left.other_store)
-        return UnmatchedBuffer(self._table(store), key, left_value, right_value)
+        buffer = UnmatchedBuffer(self._table(store), key, left_value, right_value)
+        self._env.state.attach(store, buffer.write_new, buffer.rolled_back)
+        return buffer
 
     def grace(self, node: n.StreamTableJoin) -> GraceBuffer | None:
         if node.buffer is None:

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator
+from heapq import merge
+from operator import itemgetter
 from typing import Any, NamedTuple
 
 from headrace.model.record import Headers, RecordMetadata
@@ -19,6 +21,7 @@ TIME = struct.Struct(">Q")
 AT_HAND = 100_000  # entries that are also kept decoded
 SIDES = b"\0", b"\1"  # right, left
 SIGN = 1 << 63  # flips the sign bit, so that negative times come first
+_place = itemgetter(0)
 
 
 def time_bytes(timestamp: int) -> bytes:
@@ -29,17 +32,24 @@ def time_of(place: bytes) -> int:
     return TIME.unpack_from(place)[0] - SIGN
 
 
+# (place, time, left side?, key, value)
+Unmatched = tuple[bytes, int, bool, Any, Any]
+
+
 class UnmatchedBuffer:
     """Records of an outer stream join that have found no partner yet.
 
     | time, sign flipped u64 | side: 0 right, 1 left | key |  →  values of that key, side and time
+
+    A new record goes into the table at the end of the batch: many have found a partner, or have been emitted, by then.
     """
 
     def __init__(self, table: Table, key: Serde, left: Serde, right: Serde) -> None:
         self.table, self.key, self.values = table, key, (right, left)
         self._keeps = tuple(key.immutable and value.immutable for value in self.values)
         self._encode_key, self._encode_value = key.encode, tuple(value.encode for value in self.values)
-        self._decoded: dict[bytes, tuple[bytes, Any, Any]] = {}  # place → what the table has, key, value
+        self._new: dict[bytes, Unmatched] = {}  # place → the only value there, not in the table yet
+        self._decoded: dict[bytes, tuple[bytes, Unmatched]] = {}  # place → what the table has, and what that is
 
     @staticmethod
     def key_of(place: bytes) -> bytes:
@@ -50,35 +60,61 @@ class UnmatchedBuffer:
         return TIME.pack(timestamp + SIGN) + SIDES[left_side] + self._encode_key(key)
 
     def add(self, timestamp: int, left_side: bool, key: Any, value: Any) -> None:
-        table, place, raw = self.table, self.place(timestamp, left_side, key), self._encode_value[left_side](value)
+        table, place = self.table, self.place(timestamp, left_side, key)
+        other = self._new.pop(place, None)
+        if other is not None:
+            self._write(other)
         waiting = table.recent(place, None) if table.is_beyond(place) else table.get(place)
-        packed = pack_parts((raw,) if waiting is None else [*unpack_parts(waiting), raw])
-        table.put(place, packed)
         if waiting is None and self._keeps[left_side]:
-            if len(self._decoded) >= AT_HAND:
-                self._decoded.clear()
-            self._decoded[place] = packed, key, value
+            self._new[place] = place, timestamp, left_side, key, value
+        else:
+            raw = self._encode_value[left_side](value)
+            table.put(place, pack_parts((raw,) if waiting is None else [*unpack_parts(waiting), raw]))
+
+    def _write(self, new: Unmatched) -> None:
+        place, _, left_side, _, value = new
+        packed = pack_parts((self._encode_value[left_side](value),))
+        self.table.put(place, packed)
+        if len(self._decoded) >= AT_HAND:
+            self._decoded.clear()
+        self._decoded[place] = packed, new
+
+    def write_new(self) -> None:
+        """Writes the new records into the table, at the end of a batch."""
+        for new in self._new.values():
+            self._write(new)
+        self._new.clear()
+
+    def rolled_back(self) -> None:
+        self._new.clear()
 
     def forget(self, timestamp: int, left_side: bool, key: Any) -> None:
         """Removes a record that has found a partner."""
         place = self.place(timestamp, left_side, key)
-        if self.table.has(place):
-            self.remove(place)
+        if self._new.pop(place, None) is None and self.table.has(place):
+            self._remove_written(place)
 
     def remove(self, place: bytes) -> None:
+        if self._new.pop(place, None) is None:
+            self._remove_written(place)
+
+    def _remove_written(self, place: bytes) -> None:
         self.table.put(place, None)
         self._decoded.pop(place, None)
 
-    def entries(self) -> Iterator[tuple[bytes, int, bool, Any, Any]]:
-        """(Place, time, left side?, key, value), oldest first, right side before left."""
+    def entries(self) -> Iterator[Unmatched]:
+        """All records, oldest first, right side before left."""
+        new = [self._new[place] for place in sorted(self._new)]
+        return merge(new, self._written(), key=_place) if new else self._written()
+
+    def _written(self) -> Iterator[Unmatched]:
         decoded = self._decoded
         for place, waiting in self.table.scan():
-            left_side = place[8] == 1
             known = decoded.get(place)
             if known is not None and known[0] is waiting:
-                yield place, time_of(place), left_side, known[1], known[2]
+                yield known[1]
                 continue
-            key = self.key.decode(place[9:])
+            left_side, key = place[8] == 1, self.key.decode(place[9:])
             for part in unpack_parts(waiting):
                 if part is not None:
                     yield place, time_of(place), left_side, key, self.values[left_side].decode(part)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from hashlib import blake2b
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple, Self, TypeVar
 
 from headrace.errors import InvalidStateStoreError, SerializationError, StreamsError, TopologyError
 from headrace.serde.protocol import Serde
@@ -32,6 +32,8 @@ from headrace.state.table import Table
 from headrace.state.values import Cell, Cells, Codec, Content
 from headrace.state.versioned import Versions
 from headrace.state.window import WindowedDuplicates, WindowedValues
+
+T = TypeVar("T")
 
 
 class Settings(NamedTuple):
@@ -124,6 +126,10 @@ class TaskState:
             table = self._tables[name] = Table(self._prefix(name), self.engine, encode, decode, share=share, hold=hold)
         return table
 
+    def attach(self, name: str, write: Callable[[], None], after_rollback: Callable[[], None]) -> None:
+        """Registers a buffer that keeps changes of its own: `write` puts them into its tables before a commit."""
+        self._parts.append(OpenStore(None, lambda: _encoded(name, write), after_rollback))
+
     def cell(self, name: str, default: Content, *, logged: bool = True) -> Cell:
         """A cell; `commit` saves its value if it changed."""
         return (self._cells if logged else self._unlogged_cells).cell(name, default)
@@ -152,7 +158,7 @@ class TaskState:
         for part in self._parts:
             part.before_commit()
         holders = self._holders()
-        changes = [(name, holder, _encoded(name, holder)) for name, holder in holders]
+        changes = [(name, holder, _encoded(name, holder.changes)) for name, holder in holders]
         self.engine.commit([change for _, _, some in changes for change in some], version)
         self._at = version
         for _, holder, some in changes:
@@ -202,9 +208,9 @@ class TaskState:
         return sorted([*self._tables.items(), *cells], key=lambda item: item[1].prefix)
 
 
-def _encoded(name: str, holder: Table | Cells) -> list[tuple[bytes, bytes | None]]:
+def _encoded(name: str, encode: Callable[[], T]) -> T:
     try:
-        return holder.changes()
+        return encode()
     except StreamsError:
         raise
     except Exception as error:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections.abc import Iterator, Sequence
+from itertools import islice
 from operator import itemgetter
 from typing import Any
 
@@ -35,7 +36,7 @@ from headrace.state.table import Table
 from headrace.state.values import Cell
 
 ROWS = 50_000  # string keys whose encoded prefix is cached
-AT_HAND = 250_000  # entries of stream joins that are kept decoded from batch to batch
+AT_HAND = 250_000  # entries of a store of duplicates that are kept decoded from batch to batch
 
 Entry = tuple[int, int, Any]  # time, sequence, and what the table holds for the value
 _order = itemgetter(0, 1)
@@ -236,7 +237,7 @@ class WindowedValues:
                 self._forget(key)
 
     def _forget(self, key: bytes) -> None:
-        """Forgets the cached prefix of a key whose windows were removed."""
+        """Forgets what is cached of a key whose windows were removed."""
 
     def rolled_back(self) -> None:
         """Clears the caches after a rollback."""
@@ -247,9 +248,10 @@ class WindowedValues:
 class WindowedDuplicates(WindowedValues):
     """A window store that keeps every put.
 
-    Joins put and fetch in turn. The entries of a key are therefore kept decoded in a list, in order, and new entries
-    go into the table at the end of the batch: with a short window and a backlog most of them have expired by then and
-    are never written.
+    Joins put and fetch in turn. Entries are therefore kept decoded, in a sorted list for each key, and new ones go into
+    the table at the end of the batch: with a short window and a backlog most of them have expired by then and are
+    never written. A store with at most `AT_HAND` entries is at hand as a whole, so that a key without a list has no
+    entries; of a larger store only the keys that were looked up are.
     """
 
     def __init__(
@@ -267,8 +269,11 @@ class WindowedDuplicates(WindowedValues):
         super().__init__(name, kind, table, times, key, persistent=persistent, dropped=dropped)
         self._sequence = sequence
         self._rows: dict[bytes, list[Entry]] = {}
-        self._new: dict[bytes, list[Entry]] = {}
-        self._at_hand = 0  # entries in rows, at most
+        self._is_whole: bool | None = None  # whether `_rows` has every entry; None: the table has not been read yet
+        self._at_hand = 0  # entries and keys in `_rows`, at most
+        self._unsaved: list[tuple[bytes, Entry]] = []  # put in this batch, not in the table yet
+        self._unsaved_by_key: dict[bytes, list[Entry]] = {}  # the first `_indexed` of them
+        self._indexed = 0
         self._keep, self._show = (None, None) if table.share else (table.encode, table.decode)
 
     # --------------------------------------------------------------------------------------------- writing
@@ -289,33 +294,57 @@ class WindowedDuplicates(WindowedValues):
             return
         sequence = self._sequence.value = (self._sequence.value + 1) & 0x7FFFFFFF
         entry = (start, sequence, value if self._keep is None else self._keep(value))
-        new = self._new.get(key)
-        if new is None:
-            self._new[key] = [entry]
-        else:
-            new.append(entry)
+        if self._is_whole is None:
+            self._has_all()
         row = self._rows.get(key)
-        if row is not None:
-            if not row or row[-1][0] < start:
-                row.append(entry)
-            else:
-                insort(row, entry, key=_order)
+        if row is None:
+            if self._is_whole:
+                self._rows[key] = [entry]
+        elif not row or row[-1][0] < start:
+            row.append(entry)
+        else:
+            insort(row, entry, key=_order)
+        self._unsaved.append((key, entry))
 
     def _write(self, expired: int) -> None:
         """Writes new entries into the table, except those at this time or earlier."""
         put, note = self.table.put_kept, self._note
-        for key, entries in self._new.items():
-            for start, sequence, kept in entries:
-                if start > expired:
-                    put(encode_duplicate(key, start, sequence), kept)
-                    note(key, start)
-            self._at_hand += len(entries)
-        self._new.clear()
+        for key, (start, sequence, kept) in self._unsaved:
+            if start > expired:
+                put(encode_duplicate(key, start, sequence), kept)
+                note(key, start)
+        self._at_hand += len(self._unsaved)
+        self._forget_unsaved()
         self._make_room()
 
     def _make_room(self) -> None:
+        if self._at_hand <= AT_HAND:
+            return
+        if self._is_whole:
+            gone = self._times.gone
+            kept = ((key, [entry for entry in row if entry[0] > gone]) for key, row in self._rows.items())
+            self._rows = {key: row for key, row in kept if row}
+            self._at_hand = len(self._rows) + sum(map(len, self._rows.values()))
         if self._at_hand > AT_HAND:
-            self._rows, self._at_hand = {}, 0
+            self._rows, self._at_hand, self._is_whole = {}, 0, False
+
+    def _forget_unsaved(self) -> None:
+        self._unsaved.clear()
+        self._unsaved_by_key.clear()
+        self._indexed = 0
+
+    def _has_all(self) -> bool:
+        """Whether `_rows` has every entry; reads the table when this is asked first."""
+        if self._is_whole is None:
+            rows, keep = dict[bytes, list[Entry]](), self._keep
+            entries = list(islice(self.table.scan(), AT_HAND + 1))
+            for place, value in entries:
+                key, start, sequence = decode_duplicate(place)
+                rows.setdefault(key, []).append((start, sequence, value if keep is None else keep(value)))
+            self._is_whole = len(entries) <= AT_HAND
+            if self._is_whole:
+                self._rows, self._at_hand = rows, len(rows) + len(entries)
+        return self._is_whole
 
     # --------------------------------------------------------------------------------------------- reading
     def fetch(self, key: Any, first: int, last: int | None = None) -> Any:
@@ -341,6 +370,8 @@ class WindowedDuplicates(WindowedValues):
         raw = self._encode(key)
         row = self._rows.get(raw)
         if row is None:
+            if self._is_whole:
+                return ()
             row = self._row(raw)
         if not row or row[-1][0] < first:
             return ()
@@ -348,22 +379,33 @@ class WindowedDuplicates(WindowedValues):
         found, show = row[low : bisect_left(row, (last + 1,), low)], self._show
         return [(time, kept if show is None else show(kept)) for time, _, kept in found]
 
-    def _row(self, key: bytes) -> list[Entry]:
+    def _row(self, key: bytes) -> Sequence[Entry]:
+        """The entries of a key, by time and arrival."""
+        has_all = self._has_all()
         row = self._rows.get(key)
         if row is None:
+            if has_all:
+                return ()
             self._make_room()
             prefix, keep = escape(key), self._keep
             row = [
                 (*decode_duplicate(place)[1:], value if keep is None else keep(value))
                 for place, value in self.table.scan(prefix, successor(prefix))
             ]
-            self._at_hand += len(row)
-            new = self._new.get(key)
+            self._at_hand += 1 + len(row)
+            new = self._unsaved_of(key)
             if new:
                 row += new
                 row.sort(key=_order)
             self._rows[key] = row
         return row
+
+    def _unsaved_of(self, key: bytes) -> Sequence[Entry]:
+        by_key = self._unsaved_by_key
+        for other, entry in self._unsaved[self._indexed :]:
+            by_key.setdefault(other, []).append(entry)
+        self._indexed = len(self._unsaved)
+        return by_key.get(key, ())
 
     def _between(self, first: int, last: int, *, reverse: bool) -> Iterator[tuple[Windowed, Any]]:
         self._write(FIRST)
@@ -382,8 +424,12 @@ class WindowedDuplicates(WindowedValues):
         super().expire()
 
     def _forget(self, key: bytes) -> None:
-        self._rows.pop(key, None)
+        row, gone = self._rows.pop(key, None), self._times.gone
+        live = [entry for entry in row or () if entry[0] > gone]
+        if live:
+            self._rows[key] = live
 
     def rolled_back(self) -> None:
-        self._rows, self._new, self._at_hand = {}, {}, 0
+        self._rows, self._at_hand, self._is_whole = {}, 0, None
+        self._forget_unsaved()
         super().rolled_back()

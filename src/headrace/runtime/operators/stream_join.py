@@ -37,12 +37,12 @@ class Unmatched:
         self.windows, self.joiner = node.windows, node.joiner
         self.sides: set[bool] = set()  # the sides that have waiting records
 
-    def emit_expired(self, after: int, headers: Headers, emit: Emit) -> None:
+    def emit_expired(self, after: int, headers: Headers, emit: Emit, *, at_end: bool = False) -> None:
         """Emits the records that can no longer find a partner; `after` is how long the trigger's side waits."""
         grace, now = self.windows.grace, self.stream_time.value
         if self.buffer is None or self._nothing_expired(after + grace):
             return
-        if self.here.clock < self.next.value:
+        if self.here.clock < self.next.value and not at_end:
             self.is_postponed.value = int(self.oldest.value != LONGEST)
             return
         self.next.value, self.is_postponed.value = self.here.clock + self.interval, 0
@@ -64,13 +64,20 @@ class Unmatched:
             self.buffer.remove(place)
 
     def postponed(self, name: str, emit: Emit) -> Postponed:
-        """Registers an emission that came too early to run by the wall clock, if no record triggers it before."""
+        """The emission that came too early, and runs at the end of a batch if no record triggers it before.
+
+        It is due at once in a batch that has emitted already: the batch has one time, so its interval is not over
+        before its end. A backlog then leaves only those records in the buffer that still wait.
+        """
         wait = min(self.windows.before_ms, self.windows.after_ms)
-        return Postponed(
-            name,
-            lambda: self.next.value if self.is_postponed.value else None,
-            lambda: self.emit_expired(wait, (), emit),
-        )
+
+        def due() -> int | None:
+            if not self.is_postponed.value:
+                return None
+            clock, next_emission = self.here.clock, self.next.value
+            return clock if next_emission == clock + self.interval else next_emission
+
+        return Postponed(name, due, lambda: self.emit_expired(wait, (), emit, at_end=True))
 
     def _nothing_expired(self, wait: int) -> bool:
         # Without waiting records Kafka Streams adds to the largest long, and the sum overflows to a negative
