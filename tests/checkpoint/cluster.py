@@ -24,12 +24,12 @@ from headrace.checkpoint.storage import Storage
 from headrace.config import Config
 from headrace.model.ids import TaskId, TopicPartition
 from headrace.model.partitioner import partition_of
-from headrace.runtime.partitioning import lay_out_state
-from headrace.runtime.rows import Inputs, PartitionBatch, Row, batch_rows
+from headrace.runtime.partitioning import lay_out_state, route_records
+from headrace.runtime.rows import Inputs, PartitionBatch, Row, batch_rows, read_batches
 from headrace.runtime.task import Task, TaskEnvironment
 from headrace.state.delta import Delta
 from headrace.state.engine import MemoryEngine
-from headrace.topology.subtopologies import partition_counts, plan, task_counts
+from headrace.topology.subtopologies import hold_counts, partition_counts, plan, route_sources, task_counts
 from tests.checkpoint.programs import CONFIG, Program
 from tests.clocks import ManualClock
 
@@ -85,9 +85,11 @@ class Cluster:
         self.storage, self.log = ground.storage, ground.log
         self.graph = program.build().graph()
         self.plan = plan(self.graph)
-        self.sources = {topic: stage.number for stage in self.plan.stages.values() for topic in stage.topics}
-        known = {topic: self.log.topic(topic).partitions for topic in self.sources}
+        topics = [topic for stage in self.plan.stages.values() for topic in stage.topics]
         before = read_fingerprint(self.storage)
+        old = {shape.number: shape.tasks for shape in before.groups if shape.stores} if before else {}
+        known = {topic: self.log.topic(topic).partitions for topic in topics}
+        self.known = known = known | hold_counts(self.graph, self.plan, known, old)
         internal = partition_counts(self.graph, self.plan, known, before.partitions if before else None)
         self.tasks = task_counts(self.plan, known, internal)
         self.prefix = f"{config.application_id}-"
@@ -95,12 +97,18 @@ class Cluster:
         self.homes: dict[TaskId, Any] = {}
         self.open: dict[TaskId, Task] = {}
         self.restored: list[str] = []
+        self.layouts = {number: lay_out_state(self.graph, stage, config) for number, stage in self.plan.stages.items()}
+        fingerprint = compute_fingerprint(
+            self.graph, self.plan, config, tasks=self.tasks, partitions=internal, before=before
+        )
+        self.plan = route_sources(self.plan, [shape.number for shape in fingerprint.groups if shape.grown_from])
+        self.tasks |= {reader: self.tasks[number] for reader, number in self.plan.readers.items()}
+        self.sources = {topic: stage.number for stage in self.plan.stages.values() for topic in stage.topics}
         self.coordinator = Coordinator.open(
-            self.storage, self.log, config.application_id or "",
-            compute_fingerprint(self.graph, self.plan, config, tasks=self.tasks, partitions=internal, before=before),
+            self.storage, self.log, config.application_id or "", fingerprint,
             topics={topic: self.log.topic(topic).id for topic in self.sources},
-            positions={at: extent.earliest for at, extent in self.log.extents(list(self.sources)).items()},
-            divider=Divider(layout_of=lambda number: lay_out_state(self.graph, self.plan.stages[number], config)),
+            positions={at: extent.earliest for at, extent in self._extents().items()},
+            divider=Divider(layout_of=self.layouts.__getitem__),
             options=options,
             hooks=CommitHooks(clock=ground.clock, process=ME, has_exited=lambda *_: True, at_step=at_step),
         )  # fmt: skip
@@ -128,18 +136,40 @@ class Cluster:
                 if own or task in inbox or task in due:
                     base = ledger.head(task).version
                     receipt = Receipt(task=task, level=level, number=number, attempt=new_attempt(), base=base)
-                    receipt = self._run_task(receipt, own, inbox, clock)
+                    run = self._run_reader if task.subtopology in self.plan.readers else self._run_task
+                    receipt = run(receipt, own, inbox, clock)
                     receipts.append(decode_receipt(encode_receipt(receipt)))
         self.coordinator.commit(number, clock, receipts[::-1])  # they come back in any order
         return True
 
     def _ranges(self) -> dict[TopicPartition, tuple[int, int]]:
         found = {}
-        for at, extent in self.log.extents(list(self.sources)).items():
+        for at, extent in self._extents().items():
             start = self.coordinator.ledger.positions[at]
             if start < extent.end:
                 found[at] = (start, min(extent.end, start + self.limit))
         return found
+
+    def _extents(self):
+        extents = self.log.extents(list(self.sources))
+        return {at: extent for at, extent in extents.items() if at.partition < self.known[at.topic]}
+
+    def _run_reader(self, receipt: Receipt, own, inbox, clock: int) -> Receipt:
+        """Sends the records to the tasks that have their keys."""
+        stage, sent = self.plan.readers[receipt.task.subtopology], defaultdict[TaskId, int](int)
+        for at, (start, end) in own.items():
+            choose = self.layouts[stage].chooser(at.topic, self.tasks[stage], at.partition)
+            for batch in read_batches(at, self.log.read(at, start, end)):
+                for partition, part in route_records(batch, choose, at.partition).items():
+                    target = TaskId(stage, partition)
+                    sent[target] += len(part)
+                    for sequence, row in enumerate(part.rows()):
+                        inbox[target].append((row[7], receipt.task, sequence, receipt.attempt, row))
+        receipt = replace(receipt, positions={at: end for at, (_, end) in own.items()}, sent=sent)
+        delta = Delta(receipt.version, ())
+        return complete_receipt(
+            self.storage, receipt, delta, [], {}, self._partitions, inline=self.inline, at_step=self.at_step
+        )
 
     def _partitions(self, topic: str) -> int | None:
         return self.log.topic(topic).partitions if topic in self.log.topics() else None
@@ -169,7 +199,7 @@ class Cluster:
 
     def _log_rows(self, own) -> list[Row]:
         return [
-            (at.topic, at.partition, offset, key, value, time, headers, (time, at.partition, offset))
+            (at.topic, at.partition, offset, key, value, time, headers, (time, at.topic, at.partition, offset))
             for at, (start, end) in own.items()
             for chunk in self.log.read(at, start, end)
             for offset, key, value, time, headers in chunk.rows()
@@ -190,7 +220,7 @@ class Cluster:
                 continue
             if partition is None:
                 partition = partition_of(key, self.counts[topic]) or 0
-            row = (topic, partition, order[2], key, value, time, headers, order)
+            row = (topic, partition, order[-1], key, value, time, headers, order)
             for edge in self.plan.edges:
                 if (self.prefix + edge.topic, edge.origin) == (topic, receipt.task.subtopology):
                     target = TaskId(edge.target, partition)

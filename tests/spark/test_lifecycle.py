@@ -106,17 +106,6 @@ def test_partitions_that_a_topic_gets_are_read_where_there_is_no_state(place: Pl
         wait_for(app, lambda: place.read("out") == ["a", "b"])
 
 
-def test_partitions_that_a_topic_gets_stop_a_sub_topology_with_state(place: Place):
-    place.create("in")
-    with place.app(counting()) as app:
-        place.send("in", "a")
-        app.drain(PATIENCE_MS)
-        with Admin(place.log) as admin:
-            admin.add_partitions("in", 2)
-        with pytest.raises(StreamsError, match=r"had 1 tasks and now has 2, and its state \(counts\) .* rescaled"):
-            wait_for(app, lambda: False)
-
-
 def test_topics_that_match_a_pattern_are_read_when_they_appear(place: Place):
     place.create("in-1", "out")
     with place.app(copying(topics=(), pattern=re.compile("in-.*"))) as app:

@@ -43,11 +43,10 @@ from headrace.checkpoint.receipt import new_attempt
 from headrace.checkpoint.steps import RESCALE, AtStep, ignore_step, step
 from headrace.checkpoint.storage import Storage
 from headrace.errors import CheckpointMismatchError
-from headrace.log.protocol import Records
 from headrace.model.ids import TaskId, TopicPartition
 from headrace.model.partitioner import murmur2
 from headrace.runtime.partitioning import CELLS, StateLayout, combine_cells
-from headrace.runtime.rows import Order, PartitionBatch
+from headrace.runtime.rows import PartitionBatch, split_batch
 from headrace.state.buffer import SuppressBuffer
 from headrace.state.delta import Delta, encode_delta, merge
 from headrace.state.engine import Version
@@ -338,34 +337,10 @@ def _route_carried(
         found: defaultdict[TaskId, list[PartitionBatch]] = defaultdict(list)
         for batch in decode_rows(read_blob(storage, blob, f"rows that wait for task {target}")):
             topic = batch.at.topic.removeprefix(f"{ledger.application}-")
-            count = partitions.get(topic, division.after)
-            for partition, part in split_batch(batch, division.layout.topic(topic), count).items():
+            choose = division.layout.chooser(topic, partitions.get(topic, division.after), batch.at.partition)
+            for partition, part in split_batch(batch, choose).items():
+                part.at = TopicPartition(batch.at.topic, partition)
                 found[TaskId(target.subtopology, partition)].append(part)
         for task, batches in sorted(found.items()):
             name = task_file_name("carried", origin, number, f"{new_attempt()}-{task}")
             yield task, origin, write_blob(storage, name, encode_rows(batches), inline=_INLINE, at_step=at_step)
-
-
-def split_batch(batch: PartitionBatch, route: Callable[[bytes], bytes], count: int) -> dict[int, PartitionBatch]:
-    """Splits rows by the partitions of their keys. A row without a key stays in its partition, modulo the count."""
-    places: defaultdict[int, list[int]] = defaultdict(list)
-    for place, key in enumerate(batch.records.keys):
-        partition = batch.at.partition if key is None else murmur2(route(key)) & 0x7FFFFFFF
-        places[partition % count].append(place)
-    orders = list(batch.orders)
-    return {
-        partition: _take(batch, TopicPartition(batch.at.topic, partition), some, [orders[place] for place in some])
-        for partition, some in places.items()
-    }
-
-
-def _take(batch: PartitionBatch, at: TopicPartition, places: Sequence[int], orders: list[Order]) -> PartitionBatch:
-    all_of, headers = batch.records, batch.records.headers
-    records = Records(
-        [all_of.keys[place] for place in places],
-        [all_of.values[place] for place in places],
-        [all_of.timestamps[place] for place in places],
-        None if headers is None else [headers[place] for place in places],
-    )
-    counts = None if batch.counts is None else [batch.counts[place] for place in places]
-    return PartitionBatch(at, [batch.offsets[place] for place in places], records, orders, counts)

@@ -2,7 +2,7 @@
 
     layout = lay_out_state(graph, stage, config)
     layout.tables[prefix].route(place)      the bytes whose hash is the row's partition
-    layout.topics["orders"].route(raw_key)  the same for a record that the sub-topology reads
+    layout.chooser("orders", 6, own)        a function from the key of a record to its task, of six
     combine_cells(name, values)             one value of a cell, from those of the tasks that become one
 
 A sub-topology is partitioned by the keys of the records it reads. The stores of the DSL have those keys, in the bytes
@@ -14,11 +14,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import NamedTuple
 
 from headrace.config import Config
+from headrace.model.partitioner import murmur2
 from headrace.model.windows import Windows, ends_of
 from headrace.runtime.environment import NEVER_CLOSED
+from headrace.runtime.rows import PartitionBatch, split_batch
 from headrace.runtime.serdes import serdes_of
 from headrace.serde.protocol import Serde
 from headrace.serde.windowed import inside_windows
@@ -58,13 +61,20 @@ class StateLayout:
     closed: tuple[ClosedWindows, ...]
     refusals: tuple[str, ...]
 
-    def topic(self, name: str) -> KeyOf:
-        """The keys of a topic that the sub-topology reads."""
-        found = self.topics.get(name)
-        return self.patterns if found is None else found.route
+    def chooser(self, topic: str, count: int, own: int) -> Callable[[bytes | None], int]:
+        """The function that returns the task of a record, of `count`. One without a key stays in its own partition."""
+        found = self.topics.get(topic)
+        route = self.patterns if found is None else found.route
+
+        @lru_cache(KNOWN)
+        def choose(key: bytes | None) -> int:
+            return own % count if key is None else (murmur2(route(key)) & 0x7FFFFFFF) % count
+
+        return choose
 
 
 CELLS = table_prefix(LOGGED)
+KNOWN = 131_072  # keys whose task is remembered: most keys come again
 
 
 def lay_out_state(graph: Graph, stage: Stage, config: Config) -> StateLayout:
@@ -131,6 +141,21 @@ def _custom_partitioners(graph: Graph, stage: Stage) -> Iterator[str]:
                 f"the partitioner of {node.topic} is a function of its own, which does not tell where a key of the "
                 "state belongs: take the function away, and reset the application, or keep the number of partitions"
             )
+
+
+def route_records(batch: PartitionBatch, choose: Callable[[bytes | None], int], own: int) -> dict[int, PartitionBatch]:
+    """Splits records of a partition by the task that has their key, and orders them for it.
+
+    A record of another partition is a stray: its producer did not know the new number of partitions yet. Where a stray
+    has the same time as a record of the task's own partition, the stray goes first: a producer that learns the number
+    writes to the old partition before it writes to the new one.
+    """
+    parts = split_batch(batch, choose)
+    for partition, part in parts.items():
+        if partition != own:
+            orders = [(time, "", *rest) for time, _, *rest in part.orders]
+            parts[partition] = PartitionBatch(part.at, part.offsets, part.records, orders)
+    return parts
 
 
 # ---------------------------------------------------------------------------------------------------------------- keys

@@ -137,6 +137,31 @@ def batch_outputs(
     return PartitionBatch(at, places, records, list(accumulate(orders, max)), values if are_counts else None)
 
 
+def split_batch(batch: PartitionBatch, partition_of: Callable[[bytes | None], int]) -> dict[int, PartitionBatch]:
+    """Splits rows by a function of their keys. They keep their topic, partition, offsets and orders.
+
+    >>> batch = PartitionBatch(TopicPartition("in", 0), [7, 8], Records([b"a", b"b"], [b"1", b"2"], [20, 10]))
+    >>> [(number, part.offsets) for number, part in split_batch(batch, lambda key: len(key or b"")).items()]
+    [(1, [7, 8])]
+    """
+    places: dict[int, list[int]] = {}
+    for place, key in enumerate(batch.records.keys):
+        places.setdefault(partition_of(key), []).append(place)
+    orders, all_of, headers = list(batch.orders), batch.records, batch.records.headers
+    found: dict[int, PartitionBatch] = {}
+    for partition, some in places.items():
+        records = Records(
+            [all_of.keys[place] for place in some],
+            [all_of.values[place] for place in some],
+            [all_of.timestamps[place] for place in some],
+            None if headers is None else [headers[place] for place in some],
+        )
+        counts = None if batch.counts is None else [batch.counts[place] for place in some]
+        offsets = [batch.offsets[place] for place in some]
+        found[partition] = PartitionBatch(batch.at, offsets, records, [orders[place] for place in some], counts)
+    return found
+
+
 def batch_rows(rows: Iterable[Row]) -> list[PartitionBatch]:
     """Partition batches of rows, in the sequence of the rows."""
     found: list[PartitionBatch] = []

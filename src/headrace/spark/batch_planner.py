@@ -183,6 +183,7 @@ class Planner:
         self._meeting, self._sent_stream_time = find_meeting_stages(job), -1
         self._topics: list[str] = []
         self._extents: dict[TopicPartition, Extent] = {}
+        self._new: list[TopicPartition] = []  # of topics that have grown
         self._refresh = 0.0  # when the earliest offsets are read again
         # As in Kafka Streams, global tables are read up to their ends at the start before any other topic.
         self._global_ends = {at: extent.end for at, extent in log.extents(sorted(job.global_topics)).items()}
@@ -214,15 +215,28 @@ class Planner:
         ]
 
     def _read_extents(self, topics: list[str]) -> dict[TopicPartition, Extent]:
-        """Returns the extents of topics. Their ends are of now, the earliest offsets may be a second old."""
+        """Returns the extents of topics. Their ends are of now, the earliest offsets may be a second old.
+
+        A producer that learns that a topic has grown goes on in a new partition. The ends of new partitions are read
+        before those of old ones: so a batch that has its records there has those that it wrote before too.
+        """
         now = self._seconds()
+        if topics != self._topics:
+            self._new = [at for at in self._log.extents(topics) if self._is_new(at)] if self._job.grown_from else []
+        new = self._log.ends(self._new) if self._new else {}
         if topics != self._topics or now >= self._refresh:
             self._topics, self._refresh = topics, now + REFRESH
             self._extents = self._log.extents(topics) if topics else {}
         else:
             ends = self._log.ends(list(self._extents))
             self._extents = {at: extent._replace(end=ends[at]) for at, extent in self._extents.items()}
+        self._extents |= {at: self._extents[at]._replace(end=end) for at, end in new.items() if at in self._extents}
         return self._extents
+
+    def _is_new(self, at: TopicPartition) -> bool:
+        """True for a partition that a topic got while the application had state."""
+        stages = self._job.plan.readers.items()
+        return any(at.partition >= self._job.grown_from[n] for r, n in stages if self._job.reads(r, at.topic))
 
     def _hold_back(self, positions: Mapping[TopicPartition, int], ends: dict[TopicPartition, int]) -> None:
         """Makes a task wait for its partitions that have no records, up to `max.task.idle.ms`."""

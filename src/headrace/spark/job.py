@@ -175,6 +175,9 @@ class Job:
     changelogs: Mapping[str, Changelog] = field(
         default_factory=dict[str, Changelog]
     )  # that the first batch fills stores from
+    grown_from: Mapping[int, int] = field(
+        default_factory=dict[int, int]
+    )  # by stage: its tasks before its source topics got more partitions
     slots: int = 1  # Spark partitions of each level
     at_step: AtStep = ignore_step  # called at every step of a commit, in the process that takes it
 
@@ -195,8 +198,8 @@ class Job:
 
     @property
     def global_stage(self) -> int:
-        """The stage number of the task that fills the global stores: the one after the last stage."""
-        return len(self.plan.stages)
+        """The stage number of the task that fills the global stores: the one after the last stage of the topology."""
+        return len(self.plan.stages) - len(self.plan.readers)
 
     def nodes_of(self, number: int) -> tuple[str, ...]:
         return self.plan.global_nodes if number == self.global_stage else self.plan.stages[number].nodes

@@ -8,7 +8,6 @@ that a new start can cure. Opening a run delivers the batches that are committed
 from __future__ import annotations
 
 import logging
-import re
 import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
@@ -16,10 +15,10 @@ from typing import Any
 
 from headrace.checkpoint.compaction import CompactionPolicy
 from headrace.checkpoint.coordinator import CommitHooks, CommitOptions, Coordinator
-from headrace.checkpoint.fingerprint import compute_fingerprint
 from headrace.checkpoint.ledger import manifest_numbers
 from headrace.checkpoint.manifest import Changelog
-from headrace.checkpoint.recovery import read_fingerprint, read_positions
+from headrace.checkpoint.recovery import read_positions
+from headrace.checkpoint.rescale import Progress
 from headrace.checkpoint.storage import Storage, open_storage
 from headrace.errors import (
     ConfigError,
@@ -38,16 +37,27 @@ from headrace.runtime.serdes import register_schemas, serdes_of
 from headrace.spark.application_state import Heartbeat
 from headrace.spark.changelogs import await_empty_group, find_changelogs, find_members
 from headrace.spark.job import Job, Setup
+from headrace.spark.job_planner import PlannedJob, make_divider, plan_job
 from headrace.spark.micro_batch import MicroBatchQuery
 from headrace.spark.real_time import RealTimeEngine
 from headrace.spark.session import check_context, find_slots, session_of, start_context
 from headrace.spark.stats import ApplicationStats
 from headrace.spark.topics import await_ends, first_positions, prepare_topics, topics_read
-from headrace.topology.subtopologies import partition_counts, plan, task_counts
 
 _log = logging.getLogger(__name__)
 TOPIC_CHECK_INTERVAL = 1.0  # seconds between two checks for new, deleted or grown topics
 TOPICS_CHANGE, TOPICS_RETRY = 5.0, 0.1  # seconds that a start tries again while topics are deleted and created
+
+
+def _log_progress(progress: Progress) -> None:
+    listed = ", ".join(map(str, progress.subtopologies))
+    _log.info(
+        "the state of sub-topology %s is divided: %d of %d tasks, %d entries",
+        listed,
+        progress.tasks,
+        progress.of_tasks,
+        progress.entries,
+    )
 
 
 class Run:
@@ -61,7 +71,7 @@ class Run:
                 "start one with `headrace registry start`, or test with TopologyTestDriver"
             )
         register_schemas(setup.graph, setup.config)
-        starting = start_context(setup.master, setup.config.num_stream_threads, given=setup.spark)
+        starting = self._starting = start_context(setup.master, setup.config.num_stream_threads, given=setup.spark)
         self._check_log((starting.result().master if starting.done() else setup.master) or "local")
         self._engine: MicroBatchQuery | RealTimeEngine | None = None
         self._delivered_positions: Mapping[TopicPartition, int] | None = None  # that the consumer group lacks
@@ -102,8 +112,8 @@ class Run:
         while True:
             try:
                 self.topics = prepare_topics(self._log, self._setup.graph, self._setup.config)
-                job = self._plan_job(storage)
-                return job, self._open_coordinator(storage, job)
+                planned = plan_job(self._setup, self._log, storage, self.topics)
+                return planned.job, self._open_coordinator(storage, planned)
             except (UnknownTopicError, TopicExistsError):
                 if time.monotonic() > end:
                     raise
@@ -119,43 +129,19 @@ class Run:
     def _check_positions(self) -> None:
         """Raises an error for partitions without a position: the reset policy "none" gives them no start."""
         known = self.coordinator.ledger.positions
-        unknown = sorted(str(at) for at in self._log.extents(sorted(self.topics)) if at not in known)
+        unknown = sorted(str(at) for at in self._used_extents() if at not in known)
         if unknown:
             raise StreamsError(
                 f"{', '.join(unknown)} was never read, and auto.offset.reset is none: say where to begin, earliest or "
                 "latest, or with headrace reset"
             )
 
-    def _plan_job(self, storage: Storage) -> Job:
-        setup, stages = self._setup, plan(self._setup.graph)
-        known = {name: topic.partitions for name, topic in self._log.topics().items()}
-        before = read_fingerprint(storage)
-        partitions = partition_counts(setup.graph, stages, known, before.partitions if before else {})
-        tasks = dict(task_counts(stages, known, partitions))
-        for number, stage in stages.stages.items():
-            matched = [known[topic] for topic in self.topics for p in stage.patterns if re.fullmatch(p, topic)]
-            tasks[number] = max([tasks[number], *matched])
-        if stages.global_nodes:
-            tasks[len(stages.stages)] = 1
-        return Job(
-            application=setup.application_id,
-            graph=setup.graph,
-            plan=stages,
-            config=setup.config,
-            tasks=tasks,
-            partitions=partitions,
-            log=setup.log,
-            checkpoint=setup.checkpoint,
-            state=setup.state_dir,
-            at_step=setup.at_step,
-        )
-
-    def _open_coordinator(self, storage: Storage, job: Job) -> Coordinator:
-        setup = self._setup
+    def _open_coordinator(self, storage: Storage, planned: PlannedJob) -> Coordinator:
+        setup, job = self._setup, planned.job
         found = {name: self._log.topic(name) for name in self.topics}
         self._known = {name: (topic.partitions, topic.id) for name, topic in found.items()}
         await_ends(self._log, read_positions(storage), {name: topic.id for name, topic in found.items()})
-        tasks = {number: count for number, count in job.tasks.items() if number in job.plan.stages}
+        self._counts = planned.counts
         changelogs = self._find_changelogs(
             storage, job
         )  # before the positions, which a Java application may still move
@@ -163,10 +149,11 @@ class Run:
             storage,
             self._log,
             setup.application_id,
-            compute_fingerprint(setup.graph, job.plan, setup.config, tasks=tasks, partitions=job.partitions),
+            planned.fingerprint,
             topics={name: topic.id for name, topic in found.items()},
             changelogs=changelogs,
-            positions=first_positions(self._log, setup.graph, setup.config, self.topics),
+            positions=self._first_positions(storage),
+            divider=make_divider(setup, self._starting.result, _log_progress),
             options=CommitOptions(
                 exactly_once=setup.config.processing_guarantee == "exactly_once",
                 share_bytes=setup.config.delivery_job_min_bytes,
@@ -176,6 +163,25 @@ class Run:
                 at_step=setup.at_step, delivered=self._record_delivery, deliver_in_shares=self._deliver_in_shares
             ),
         )
+
+    def _first_positions(self, storage: Storage) -> dict[TopicPartition, int]:
+        """Returns where to begin with partitions that were never read.
+
+        New partitions of a topic that is read already begin at their first record, whatever the reset policy says:
+        records have gone there since the topic has them.
+        """
+        positions = first_positions(self._log, self._setup.graph, self._setup.config, self.topics)
+        read = {at.topic for at in read_positions(storage)}
+        grown = {at: extent.earliest for at, extent in self._used_extents().items() if at.topic in read}
+        return {at: offset for at, offset in (positions | grown).items() if self._is_used(at)}
+
+    def _is_used(self, at: TopicPartition) -> bool:
+        """False for a partition that is not read yet, because topics that its topic is joined with lack it."""
+        return at.partition < self._counts.get(at.topic, at.partition + 1)
+
+    def _used_extents(self) -> dict[TopicPartition, Extent]:
+        extents = self._log.extents(sorted(self.topics))
+        return {at: extent for at, extent in extents.items() if self._is_used(at)}
 
     def _find_changelogs(self, storage: Storage, job: Job) -> dict[str, Changelog]:
         """Returns the changelogs of a Java application, after it has stopped; none if a checkpoint exists."""
@@ -240,7 +246,7 @@ class Run:
     def _extents(self) -> dict[TopicPartition, Extent]:
         """Returns the extents of all topics that are read; none while the run closes, when the log may be closed."""
         try:
-            return self._log.extents(sorted(self.topics))
+            return self._used_extents()
         except Exception:
             if self._is_closing:
                 return {}

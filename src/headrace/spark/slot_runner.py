@@ -30,6 +30,7 @@ from headrace.errors import StreamsError
 from headrace.log.open import open_log
 from headrace.log.protocol import Log
 from headrace.model.ids import TaskId, TopicPartition
+from headrace.runtime.partitioning import lay_out_state, route_records
 from headrace.runtime.rows import Input, Inputs, PartitionBatch, read_batches
 from headrace.runtime.task import Task, TaskEnvironment
 from headrace.spark import wire_format
@@ -40,6 +41,7 @@ from headrace.spark.routing import Router
 from headrace.spark.slot_process import Handler, Message, SlotProcesses
 from headrace.spark.standbys import Standbys
 from headrace.spark.stats import TaskStats, count_by_topic, count_outputs
+from headrace.state.delta import Delta
 from headrace.state.engine import Version
 
 PROCESSES: dict[str, SlotProcesses] = {}  # of this worker, by job
@@ -83,6 +85,7 @@ class SlotRunner:
         self._tasks: dict[TaskId, Task] = {}
         self._counts: dict[str, int] = {}
         self._router = Router(job, self.log)
+        self._routes: dict[tuple[int, TopicPartition], Callable[[bytes | None], int]] = {}  # of readers
         self._global_stores = GlobalStores(self)
         self._stats = TaskStats((), 0)  # of the attempt that is running
         self.places: Mapping[TaskId, int] | None = None  # slots by task; None: the job's own assignment
@@ -164,6 +167,9 @@ class SlotRunner:
         base = None if order.base is None else Version(*order.base)
         receipt = Receipt(task=task_id, level=orders.level, number=orders.number, attempt=new_attempt(), base=base)
         self._stats = TaskStats(order.ranges, job.config.dashboard_sample_records)
+        if order.stage in job.plan.readers:
+            yield from self._read_and_route(orders, order, receipt)
+            return
         self._global_stores.advance(orders)
         task = self._task(task_id, base, orders)
         consumed: dict[str, int] = {}
@@ -173,7 +179,8 @@ class SlotRunner:
             some = decode_rows(chunk.packed)
             consumed[chunk.attempt] = consumed.get(chunk.attempt, 0) + sum(map(len, some))
             received += some
-        self._stats.add_received([*carried_here, *received])
+        inner = [batch for batch in (*carried_here, *received) if job.route(batch.at.topic) is not None]
+        self._stats.add_received(inner)  # a reader has counted the records of the log
         task.here.stream_time = max(task.here.stream_time, orders.stream_time)
         with self._running(task_id):
             if base is None and job.changelogs:
@@ -181,10 +188,7 @@ class SlotRunner:
             inputs = Inputs(dict(map(self._input, order.ranges)), received, carried_here)
             result = task.run(inputs, clock=orders.clock, version=receipt.version)
         sent, carried, outbox = self._router.route(result, task_id)
-        for target, target_rows in sent.items():
-            stage, partition, packed = target.subtopology, target.partition, encode_rows(target_rows)
-            message = wire_format.Rows(job.level_of(target), stage, partition, receipt.attempt, packed)
-            yield self._slot_of(target), wire_format.encode(message)
+        yield from self._send(sent, receipt)
         receipt = replace(
             receipt,
             whole=order.whole,
@@ -214,6 +218,50 @@ class SlotRunner:
         outer = [topic for topic in job.topics_written(order.stage) if job.route(topic) is None]
         self._stats.written = inner | count_outputs(outbox, outer)
         yield self._slot_of(task_id), self._stats.encode_tally(receipt, orders.clock, result.positions, result.outputs)
+
+    def _send(self, sent: Mapping[TaskId, Sequence[PartitionBatch]], receipt: Receipt) -> Iterator[Message]:
+        for target, rows in sent.items():
+            stage, partition, packed = target.subtopology, target.partition, encode_rows(rows)
+            message = wire_format.Rows(self.job.level_of(target), stage, partition, receipt.attempt, packed)
+            yield self._slot_of(target), wire_format.encode(message)
+
+    def _read_and_route(
+        self, orders: wire_format.Orders, order: wire_format.Order, receipt: Receipt
+    ) -> Iterator[Message]:
+        """Runs the task of a reader: it sends the records that it reads to the tasks that have their keys."""
+        job, stage, sent = self.job, self.job.plan.readers[order.stage], dict[TaskId, list[PartitionBatch]]()
+        with step(TASK_RUN, job.at_step):
+            for at, given in map(self._input, order.ranges):
+                for batch in given.batches:
+                    for partition, part in route_records(batch, self._chooser(stage, at), at.partition).items():
+                        sent.setdefault(TaskId(stage, partition), []).append(part)
+        yield from self._send(sent, receipt)
+        positions = {TopicPartition(range_.topic, range_.partition): range_.end for range_ in order.ranges}
+        receipt = replace(
+            receipt,
+            positions=positions,
+            dropped=count_lost_offsets(order.ranges, {}),
+            sent={target: sum(map(len, some)) for target, some in sent.items()},
+        )
+        receipt = complete_receipt(
+            self.storage,
+            receipt,
+            Delta(receipt.version, ()),
+            [],
+            {},
+            self._partitions,
+            inline=job.config.receipt_max_bytes,
+            at_step=job.at_step,
+        )
+        yield self._slot_of(receipt.task), wire_format.RECEIPT + encode_receipt(receipt)
+        yield self._slot_of(receipt.task), self._stats.encode_tally(receipt, orders.clock, positions, [])
+
+    def _chooser(self, stage: int, at: TopicPartition) -> Callable[[bytes | None], int]:
+        """Returns the function from the key of a record to the partition of its task."""
+        if (stage, at) not in self._routes:
+            layout = lay_out_state(self.job.graph, self.job.plan.stages[stage], self.job.config)
+            self._routes[stage, at] = layout.chooser(at.topic, self.job.tasks[stage], at.partition)
+        return self._routes[stage, at]
 
     @contextmanager
     def _running(self, task_id: TaskId) -> Generator[None]:

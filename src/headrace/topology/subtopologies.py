@@ -6,8 +6,8 @@ that closes a cycle is a back edge: its rows arrive in the next batch.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 
 from headrace.errors import TopologyError
 from headrace.topology.graph import Graph
@@ -45,6 +45,7 @@ class Plan:
     edges: tuple[Edge, ...]
     levels: tuple[tuple[int, ...], ...]
     global_nodes: tuple[str, ...]  # the nodes that fill the global stores
+    readers: Mapping[int, int] = field(default_factory=dict[int, int])  # reader stage -> the stage that it reads for
 
     def level_of(self, number: int) -> int:
         return next(index for index, level in enumerate(self.levels) if number in level)
@@ -130,7 +131,44 @@ def levels(stages: dict[int, Stage], edges: tuple[Edge, ...]) -> tuple[tuple[int
     return tuple(tuple(number for number in stages if level[number] == index) for index in range(height))
 
 
+# ------------------------------------------------------------------------------------------------------------ readers
+def route_sources(plan: Plan, routed: Collection[int]) -> Plan:
+    """Puts a reader before each of the given stages: it reads their topics, and routes the records by key.
+
+    A topic with state behind it that got more partitions has records of one key in two partitions. Its readers have a
+    task for each partition, as the stage itself had before, and every record reaches the task that has its key.
+    """
+    if not routed:
+        return plan
+    stages, readers = dict(plan.stages), dict[int, int]()
+    for number in sorted(routed):
+        stage, reader = stages[number], len(plan.stages) + 1 + number  # the number between is the global stage
+        edge = f"(records of sub-topology {number})"
+        stages[number] = replace(stage, topics=(), patterns=(), inputs=(*stage.inputs, edge))
+        stages[reader] = Stage(reader, (), stage.topics, stage.patterns, (), (edge,), ())
+        readers[reader] = number
+    edges = tuple(mark_back_edges(stages, list(edges_between(stages))))
+    return Plan(stages, edges, levels(stages, edges), plan.global_nodes, readers)
+
+
 # ------------------------------------------------------------------------------------------------ partition counts
+def hold_counts(graph: Graph, plan: Plan, known: Mapping[str, int], tasks: Mapping[int, int]) -> dict[str, int]:
+    """Returns the topics that have got more partitions, but not together with those that they are joined with.
+
+    The application goes on with the number of partitions that they had: `tasks` are the task counts before, by stage.
+    """
+    held: dict[str, int] = {}
+    for number, stage in plan.stages.items():
+        groups = [group for group in copartitioned_topics(graph) if group & {*stage.topics, *stage.inputs}]
+        joined = sorted({topic for group in groups for topic in group if topic in known and topic in stage.topics})
+        wished = {graph.internal_topics[topic].partitions for topic in stage.inputs if topic in graph.internal_topics}
+        counts = {known[topic] for topic in joined} | (wished - {None})
+        before = tasks.get(number, 0)
+        if before and len(counts) > 1 and all(known[topic] >= before for topic in joined):
+            held |= {topic: before for topic in joined if known[topic] > before}
+    return held
+
+
 def partition_counts(
     graph: Graph, plan: Plan, known: Mapping[str, int], before: Mapping[str, int] | None = None
 ) -> dict[str, int]:

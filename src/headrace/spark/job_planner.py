@@ -1,0 +1,192 @@
+# pyright: basic
+"""Plans the job of an application: task counts, sub-topologies whose source topics have grown, and rescaling.
+
+    planned = plan_job(setup, log, storage, topics)
+    Coordinator.open(…, planned.fingerprint, divider=make_divider(setup, start_context))
+
+A sub-topology with state keeps its task count until all topics that it joins have the new number of partitions. From
+then on its records pass a reader (`topology.subtopologies.route_sources`), and its state is divided at the takeover.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
+from typing import Any, NamedTuple
+
+from headrace.checkpoint.coordinator import CommitHooks, Coordinator
+from headrace.checkpoint.fingerprint import Fingerprint, compute_fingerprint
+from headrace.checkpoint.recovery import read_fingerprint
+from headrace.checkpoint.rescale import Divider, Piece, Progress, Share, ignore_progress
+from headrace.checkpoint.storage import Storage, open_storage
+from headrace.errors import StreamsError, TopologyError
+from headrace.log.open import open_log
+from headrace.log.protocol import Log
+from headrace.runtime.partitioning import lay_out_state
+from headrace.spark.job import Job, Setup
+from headrace.spark.session import start_context
+from headrace.spark.topics import topics_read
+from headrace.topology.subtopologies import (
+    Plan,
+    hold_counts,
+    partition_counts,
+    plan,
+    route_sources,
+    task_counts,
+)
+
+_log = logging.getLogger(__name__)
+IN_DRIVER = 16 << 20  # bytes of state that the driver divides itself: a Spark job would take longer to start
+_TICK = 1.0  # seconds between two renewals of the lease while Spark divides
+
+
+class PlannedJob(NamedTuple):
+    """A job, the fingerprint of its topology, and the partitions of each topic that it reads."""
+
+    job: Job
+    fingerprint: Fingerprint
+    counts: Mapping[str, int]
+
+
+def plan_job(
+    setup: Setup, log: Log, storage: Storage, topics: Collection[str], wished: Mapping[str, int] | None = None
+) -> PlannedJob:
+    """Plans a job. `topics` are those that it reads, `wished` are new partition counts of internal topics."""
+    graph, config, stages = setup.graph, setup.config, plan(setup.graph)
+    known = {name: topic.partitions for name, topic in log.topics().items()}
+    before = read_fingerprint(storage)
+    held = hold_counts(graph, stages, known, {g.number: g.tasks for g in before.groups if g.stores} if before else {})
+    for topic, count in sorted(held.items()):
+        _log.warning(
+            "%s has %d partitions, but topics that it is joined with have fewer: the application goes on with %d "
+            "until all have the same number",
+            topic,
+            known[topic],
+            count,
+        )
+    known |= held
+    partitions = partition_counts(graph, stages, known, {**(before.partitions if before else {}), **(wished or {})})
+    tasks = dict(task_counts(stages, known, partitions))
+    for number, stage in stages.stages.items():
+        matched = [known[topic] for topic in topics for p in stage.patterns if re.fullmatch(p, topic)]
+        tasks[number] = max([tasks[number], *matched])
+    fingerprint = compute_fingerprint(graph, stages, config, tasks=tasks, partitions=partitions, before=before)
+    grown_from = {shape.number: shape.grown_from for shape in fingerprint.groups if shape.grown_from}
+    routed = route_sources(stages, grown_from)
+    tasks |= {reader: tasks[number] for reader, number in routed.readers.items()}
+    if stages.global_nodes:
+        tasks[len(stages.stages)] = 1
+    job = Job(
+        application=setup.application_id,
+        graph=graph,
+        plan=routed,
+        config=config,
+        tasks=tasks,
+        partitions=partitions,
+        log=setup.log,
+        checkpoint=setup.checkpoint,
+        state=setup.state_dir,
+        grown_from=grown_from,
+        at_step=setup.at_step,
+    )
+    return PlannedJob(job, fingerprint, {topic: known[topic] for topic in topics})
+
+
+# ------------------------------------------------------------------------------------------------------------ dividing
+def make_divider(
+    setup: Setup,
+    context: Callable[[], Any],
+    on_progress: Callable[[Progress], None] = ignore_progress,
+) -> Divider:
+    """Returns what divides the state of the application. `context` returns a SparkContext, and is called if needed."""
+    stages = plan(setup.graph).stages
+
+    def run(pieces: Sequence[Piece], work: Callable[[Storage, Piece], list[Share]]) -> Iterator[list[Share]]:
+        size = sum(delta.blob.size for piece in pieces for _, chain in piece.sources for delta in chain)
+        if size <= IN_DRIVER:
+            storage = open_storage(setup.checkpoint)
+            return (work(storage, piece) for piece in pieces)
+        return _run_on_spark(context(), setup.checkpoint, pieces, work)
+
+    return Divider(
+        layout_of=lambda number: lay_out_state(setup.graph, stages[number], setup.config),
+        run=run,
+        on_progress=on_progress,
+    )
+
+
+def _run_on_spark(
+    context: Any, address: str, pieces: Sequence[Piece], work: Callable[[Storage, Piece], list[Share]]
+) -> Iterator[list[Share]]:
+    """Runs each piece in a task of a Spark job: the state passes from and to the checkpoint there, not here."""
+
+    def run(index: int) -> list[Share]:
+        return work(open_storage(address), pieces[index])
+
+    with ThreadPoolExecutor(1, "headrace rescale") as threads:
+        job = threads.submit(lambda: context.parallelize(range(len(pieces)), len(pieces)).map(run).collect())
+        while not wait([job], _TICK).done:
+            yield []  # progress, which renews the lease
+        yield from job.result()
+
+
+# ------------------------------------------------------------------------------------------------------------- command
+def rescale_application(
+    setup: Setup, subtopology: int, partitions: int, on_progress: Callable[[Progress], None] = ignore_progress
+) -> tuple[int, int]:
+    """Gives a sub-topology behind a repartition another number of tasks. Returns the numbers before and after.
+
+    The application must not be running.
+    """
+    storage, log = open_storage(setup.checkpoint), open_log(setup.log, setup.config.client_settings)
+    try:
+        before = read_fingerprint(storage)
+        if before is None:
+            raise StreamsError(
+                f"{storage.describe()} has no state yet: give repartition(partitions={partitions}) and start"
+            )
+        stages = plan(setup.graph)
+        topics = topics_read(setup.graph, setup.application_id, log.topics())
+        wished = dict.fromkeys(_check_subtopology(setup, stages, subtopology, partitions), partitions)
+        planned = plan_job(setup, log, storage, topics, wished)
+        was = {shape.number: shape.tasks for shape in before.groups}[subtopology]
+        with Coordinator.open(
+            storage,
+            log,
+            setup.application_id,
+            planned.fingerprint,
+            topics={topic: log.topic(topic).id for topic in topics},
+            divider=make_divider(
+                setup, lambda: start_context(setup.master, setup.config.num_stream_threads).result(), on_progress
+            ),
+            hooks=CommitHooks(at_step=setup.at_step),
+        ):
+            return was, planned.job.tasks[subtopology]
+    finally:
+        log.close()
+
+
+def _check_subtopology(setup: Setup, stages: Plan, number: int, partitions: int) -> tuple[str, ...]:
+    """Returns the internal topics of a sub-topology, if their number of partitions is free."""
+    if partitions < 1:
+        raise ValueError(f"a sub-topology needs at least one partition, not {partitions}")
+    stage = stages.stages.get(number)
+    if stage is None:
+        listed = ", ".join(map(str, stages.stages))
+        raise TopologyError(f"there is no sub-topology {number} (there are: {listed}); `headrace topology` shows them")
+    if stage.topics or stage.patterns:
+        first = next(iter((*stage.topics, *stage.patterns)))
+        raise TopologyError(
+            f"sub-topology {number} reads {first} from the log, and has a task for each of its partitions: give the "
+            f"topic more partitions, and the application takes them up while it runs"
+        )
+    fixed = [topic for topic in stage.inputs if setup.graph.internal_topics[topic].partitions not in (None, partitions)]
+    if fixed:
+        count = setup.graph.internal_topics[fixed[0]].partitions
+        raise TopologyError(
+            f"the program says repartition(partitions={count}) for {fixed[0]}: change it to {partitions} there, and "
+            "start the application; its state is divided at the start"
+        )
+    return stage.inputs
