@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 
 from headrace import Materialized, StreamsBuilder, Topology
+from headrace.checkpoint.steps import AtStep, ignore_step
 from headrace.checkpoint.storage import ObjectStorage
 from headrace.log.protocol import Records
 from headrace.model.ids import TopicPartition
@@ -69,11 +70,11 @@ def expected(producer: Producer) -> dict[str, str]:
     return {key: " ".join(values) for key, values in producer.sent.items()}
 
 
-def live(ground: Ground, program: Program, killer: Killer | None = None, batches: int = 1_000, limit: int = 5) -> None:
+def live(ground: Ground, program: Program, killer: AtStep = ignore_step, batches: int = 1_000, limit: int = 5) -> None:
     """One life of the application, which may be killed."""
     cluster = None
     try:
-        cluster = Cluster(ground, program, limit=limit, **({} if killer is None else {"at_step": killer}))
+        cluster = Cluster(ground, program, limit=limit, at_step=killer)
         cluster.run(batches)
         cluster.close()
     except Killed:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,7 +14,7 @@ from tests.spark.places import PATIENCE_MS, Place, wait_for
 
 pytestmark = pytest.mark.spark
 KEYS = [f"key {n}" for n in range(50)]
-TEXTS = {"key": serde.STRING, "value": serde.STRING}
+TEXTS: dict[str, Any] = {"key": serde.STRING, "value": serde.STRING}
 
 
 def append_all(topic: str, out: str) -> Topology:

@@ -23,6 +23,7 @@ from headrace.cli import (
     new,
     produce,
     query,
+    rescale,
     reset,
     run,
     state,
@@ -66,6 +67,7 @@ app.command("pause")(run.pause)
 app.command("resume")(run.resume)
 app.command("snapshot")(run.snapshot)
 app.command("scale")(run.scale)
+app.command("rescale")(rescale.rescale)
 app.command("dashboard")(dashboard.dashboard)
 app.command("replica")(dashboard.replica)
 app.add_typer(dead_letters.app, name="dead-letters")
