@@ -6,6 +6,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Mapping
+from contextlib import closing
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, TypeVar, overload
@@ -14,9 +15,12 @@ from headrace.checkpoint.changelog_export import Export, OnExport, ignore_export
 from headrace.checkpoint.steps import AtStep, ignore_step
 from headrace.config import Config
 from headrace.config.parsing import Trigger
+from headrace.connect.source import RunningSources, create_source_topics
 from headrace.directories import state_directory
 from headrace.errors import StageRerunError, StreamsError
 from headrace.hints import explain_names
+from headrace.log.open import open_log
+from headrace.log.protocol import Log
 from headrace.model.ids import TaskId
 from headrace.model.windows import milliseconds
 from headrace.query.follower import view_latest
@@ -140,6 +144,7 @@ class Application:
         self._state, self._listeners = State.CREATED, list[Callable[[State, State], None]]()
         self._lock, self._over = threading.RLock(), threading.Event()
         self._run: Run | None = None
+        self._sources: RunningSources | None = None
         self._watcher: threading.Thread | None = None
         self._failed: Exception | None = None
         self._paused = False
@@ -154,8 +159,10 @@ class Application:
             self._failed, self._over = None, threading.Event()
             self._become(State.REBALANCING)
             try:
+                self._create_source_topics()
                 self._run = self._opened()
                 remove_old_state(self._run.job)
+                self._sources = self._started_sources()  # the owner of the checkpoint runs them
             except BaseException:
                 self._become(State.ERROR)
                 run, self._run = self._run, None
@@ -170,7 +177,28 @@ class Application:
         # Importing Spark takes a second, which a test of a topology need not spend.
         from headrace.spark.run import Run  # noqa: PLC0415
 
-        return Run(self.setup, self._totals, paused=self._paused)
+        return Run(self.setup, self._totals, paused=self._paused, describe=self._describe_sources)
+
+    def _open_log(self) -> Log:
+        return open_log(self.setup.log, self.setup.config.client_settings)
+
+    def _create_source_topics(self) -> None:
+        if self.topology.sources:
+            with closing(self._open_log()) as log:
+                create_source_topics(log, self.topology.sources, self.setup.config.num_partitions)
+
+    def _started_sources(self) -> RunningSources | None:
+        sources, config = self.topology.sources, self.setup.config
+        if not sources:
+            return None
+        return RunningSources(
+            self.application_id, sources, self._open_log,
+            default_partitions=config.num_partitions, at_step=self.setup.at_step,
+        )  # fmt: skip
+
+    def _describe_sources(self) -> dict[str, Any]:
+        sources = self._sources
+        return {} if sources is None else {"sources": [report._asdict() for report in sources.reports()]}
 
     def stop(self) -> None:
         """Ends after the batch that is running, and delivers what is committed.
@@ -196,6 +224,9 @@ class Application:
             watcher.join(timeout)
         with self._lock:
             run, self._run, self._watcher = self._run, None, None
+            sources, self._sources = self._sources, None
+            if sources is not None:
+                sources.close()
             if run is None:
                 return True
             if self._failed is None:
@@ -225,7 +256,7 @@ class Application:
                     return
 
     def run_available(self) -> None:
-        """Processes what is in the log, and stops: for batch use."""
+        """Processes what is in the log, and in the sources, and stops: for batch use."""
         with ended_by_signals() as over, self:
             self._drain(over.is_set, None)
 
@@ -259,6 +290,8 @@ class Application:
         reruns = 0
         while not self._over.wait(LOOK):
             try:
+                if self._sources is not None:
+                    self._sources.check()
                 number = self._running().coordinator.number
                 if not self._running().look():
                     self._reopen()
@@ -346,8 +379,10 @@ class Application:
     def _drain(self, over: Callable[[], bool], timeout: int | None) -> None:
         end = None if timeout is None else time.monotonic() + timeout / 1000
         while not over():
-            run = self._running()
-            if run.wait(run.is_settled, 0.02):
+            run, sources = self._running(), self._sources
+            # The sources first: what they have written must be in the extents.
+            is_read = sources is None or sources.is_caught_up
+            if run.wait(run.is_settled, 0.02) and is_read:
                 return
             if end is not None and time.monotonic() > end:
                 raise StreamsError(f"{self.application_id} did not settle in {timeout} ms")
@@ -414,6 +449,9 @@ class Application:
         """The state of the application and of its last batches, for a dashboard."""
         run, failed = self._run, self._failed
         known: dict[str, Any] = {} if run is None else run.observed()
+        sources = self._sources
+        if sources is not None:
+            known["sources"] = sources.reports()
         error = None if failed is None else str(failed)
         return ApplicationReport(state=self._state, paused=self._paused, error=error, **known)
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any, Self, cast
 
@@ -22,7 +23,10 @@ from headrace.hints import explain_names
 from headrace.serde.protocol import Serde
 from headrace.state.spec import StoreSpec
 from headrace.topology import validation
-from headrace.topology.builder import Assembly, Topology, source
+from headrace.topology.builder import Assembly, Topology
+from headrace.topology.builder import source as source_node
+from headrace.topology.connectors import Source as ConnectSource
+from headrace.topology.connectors import SourceSpec
 from headrace.topology.nodes import Process, Source, TableSource, TimestampExtractor
 
 Reset = str | int | timedelta | None
@@ -67,37 +71,55 @@ class StreamsBuilder:
         self,
         *topics: str | Collection[str],
         pattern: re.Pattern[str] | str | None = None,
+        source: ConnectSource | None = None,
+        topic: str | None = None,
+        partitions: int | None = None,
         key: Serde[K] | None = None,
         value: Serde[V] | None = None,
         timestamp: TimestampExtractor | None = None,
         offset_reset: Reset = None,
         name: str | None = None,
     ) -> KStream[K, V]:
-        """The stream of one or more topics, or of all topics whose names match a pattern.
+        """The stream of one or more topics, of all topics whose names match a pattern, or of a source.
 
         `timestamp` returns the timestamp of a record: `f(record, partition_time)` or one of `headrace.timestamps`.
         `offset_reset` says where to start without a position: "earliest", "latest", "none", or a duration back.
+
+        A `source` of `headrace.connect` runs with the application, and writes into `topic`, which is named after the
+        source if no name is given, and made with so many `partitions`. The serdes are for writing and reading.
 
         >>> from headrace import serde
         >>> StreamsBuilder().stream("shop-orders", "web-orders", key=serde.STRING, value=serde.JSON)
         <KStream KSTREAM-SOURCE-0000000000>
         >>> StreamsBuilder().stream(pattern="orders-.*", name="orders")
         <KStream orders>
+        >>> from headrace.connect import FileSource
+        >>> StreamsBuilder().stream(source=FileSource("/var/shop/*.csv", format="csv"), topic="orders", name="orders")
+        <KStream orders>
         """
         check_serde("key", key)
         check_serde("value", value)
         names = _topic_names(topics)
+        if source is not None:
+            if names or pattern is not None:
+                raise TypeError("a source fills one topic of its own: stream(source=..., topic=...)")
+            spec = self._add_source(source, topic, partitions, key, value)
+            names, key, value = (spec.topic,), spec.key, spec.value
+        else:
+            _check_no_source(topic, partitions)
         if pattern is None:
             validation.topics_given(name or "stream", names)
         name = self._draft.names.given(name, "KSTREAM-SOURCE-")
-        node = source(name, names, pattern, key, value, timestamp, offset_reset)
+        node = source_node(name, names, pattern, key, value, timestamp, _reset(offset_reset, source))
         step = self._draft.add(Step(name, ReadStream(node)), self._draft.root)
         return KStream(Place(self._draft, step, name, key, value, frozenset({name})))
 
     def table(
         self,
-        topic: str,
+        topic: str | None = None,
         *,
+        source: ConnectSource | None = None,
+        partitions: int | None = None,
         key: Serde[K] | None = None,
         value: Serde[V] | None = None,
         store: StoreOption[K, V] = None,
@@ -105,16 +127,26 @@ class StreamsBuilder:
         offset_reset: Reset = None,
         name: str | None = None,
     ) -> KTable[K, V]:
-        """The table of the latest value of each key of a topic.
+        """The table of the latest value of each key of a topic, or of a source: see `stream`.
 
         >>> from headrace import serde
         >>> StreamsBuilder().table("prices", key=serde.STRING, value=serde.LONG, store="prices").queryable_store_name
         'prices'
+        >>> from headrace.connect import PostgresChanges
+        >>> StreamsBuilder().table(source=PostgresChanges("postgresql://shop", "customers"), name="customers")
+        <KTable customers>
         """
         given = _table_settings(store, key, value)
+        if source is not None:
+            filled = self._add_source(source, topic, partitions, given.key, given.value, {"cleanup.policy": "compact"})
+            topic, given = filled.topic, replace(given, key=filled.key, value=filled.value)
+        elif topic is None:
+            raise TypeError("a table needs a topic, or a source: table(topic) or table(source=...)")
+        else:
+            _check_no_source(None, partitions)
         spec = table_store(given, named(given, self._draft.names, f"{topic}-"))
         reader, node = self._table_names(name)
-        read = source(reader, (topic,), None, given.key, given.value, timestamp, offset_reset)
+        read = source_node(reader, (topic,), None, given.key, given.value, timestamp, _reset(offset_reset, source))
         what = ReadTable(read, TableSource(node, given.name), spec)
         step = self._draft.add(Step(node, what, versioned=given.history is not None), self._draft.root)
         return KTable(Place(self._draft, step, node, given.key, given.value, frozenset({reader})), given.name)
@@ -189,10 +221,36 @@ class StreamsBuilder:
         ['counts-repartition']
         """
         draft = self._draft.copy()
-        return Topology(
+        topology = Topology(
             _assembled(draft.copy(), optimizations(optimize)),
             None if optimize is not None else lambda wanted: _assembled(draft.copy(), wanted),
         )
+        topology.sources = tuple(draft.sources)
+        return topology
+
+    def _add_source(
+        self,
+        source: ConnectSource,
+        topic: str | None,
+        partitions: int | None,
+        key: Serde[Any] | None,
+        value: Serde[Any] | None,
+        config: Mapping[str, str] | None = None,
+    ) -> SourceSpec:
+        if not isinstance(source, ConnectSource):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise TypeError(f"source= takes a source of headrace.connect, or one of your own, not {source!r}")
+        spec = SourceSpec(
+            source=source,
+            topic=topic or source.name,
+            key=key or source.key,
+            value=value or source.value,
+            partitions=partitions,
+            config=config or {},
+        )
+        if any(other.name == spec.name for other in self._draft.sources):
+            raise TopologyError(f"two sources have the name {spec.name!r}: give one of them another, name=")
+        self._draft.sources.append(spec)
+        return spec
 
     def _table_names(self, name: str | None) -> tuple[str, str]:
         """The names of a table's source and of its node."""
@@ -209,6 +267,16 @@ def _topic_names(topics: tuple[str | Collection[str], ...]) -> tuple[str, ...]:
         if not isinstance(name, str):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise TypeError(f'a topic is a str, not {name!r}: stream("orders", "returns", key=..., value=...)')
     return tuple(dict.fromkeys(names))
+
+
+def _check_no_source(topic: str | None, partitions: int | None) -> None:
+    if topic is not None or partitions is not None:
+        raise TypeError("topic= and partitions= belong to a source: stream(source=..., topic=...)")
+
+
+def _reset(offset_reset: Reset, source: ConnectSource | None) -> Reset:
+    """The topic of a source is read from its beginning: the source may have written before the application reads."""
+    return "earliest" if source is not None and offset_reset is None else offset_reset
 
 
 def _table_settings(store: StoreOption[Any, Any], key: Serde[Any] | None, value: Serde[Any] | None) -> Materialized:

@@ -34,6 +34,17 @@ class SlotReport(NamedTuple):
     standbys: Mapping[str, int]
 
 
+class SourceReport(NamedTuple):
+    """A source: its state, the records that it has written since the start, its lag if known, and the last error."""
+
+    name: str
+    topic: str
+    state: str  # STARTING, RUNNING, RETRYING (it or the log is away), FENCED, FAILED, STOPPED
+    records: int
+    lag: int | None
+    error: str | None
+
+
 def encode_slots(slots: Sequence[SlotReport], moves: int) -> dict[str, Any]:
     """Makes plain JSON of slots, for the heartbeat of an application; `decode_slots` reads it.
 
@@ -45,11 +56,12 @@ def encode_slots(slots: Sequence[SlotReport], moves: int) -> dict[str, Any]:
 
 
 def decode_slots(description: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the slots and the moves as fields of an `ApplicationReport`."""
+    """Returns the slots, the moves and the sources as fields of an `ApplicationReport`."""
     slots = [SlotReport(**slot) for slot in description.get("slots", ())]
     return {
         "slots": tuple(slot._replace(tasks=tuple(slot.tasks)) for slot in slots),
         "moves": description.get("moves", 0),
+        "sources": tuple(SourceReport(**source) for source in description.get("sources", ())),
     }
 
 
@@ -77,6 +89,7 @@ class ApplicationReport:
     phases: Mapping[int, Mapping[str, float]] = field(default_factory=dict[int, Mapping[str, float]])  # ms, by batch
     slots: Sequence[SlotReport] = ()  # none with the micro-batch trigger
     moves: int = 0  # tasks that were given to another slot
+    sources: Sequence[SourceReport] = ()
     traffic: Traffic = field(default_factory=Traffic)  # between driver and slots, since the last start of the run
     batches: int = 0  # committed
     read: Mapping[str, int] = field(default_factory=dict[str, int])  # records, by topic of the log
@@ -126,6 +139,7 @@ class Status:
     state_bytes: int
     slots: Sequence[Mapping[str, Any]] = ()  # the fields of `SlotReport`
     moves: int = 0  # of tasks to other slots, since the application was started
+    sources: Sequence[Mapping[str, Any]] = ()  # the fields of `SourceReport`
     error: str | None = None
 
 
@@ -155,6 +169,7 @@ def build_status(follower: Follower, report: ApplicationReport, now: int) -> Sta
         dropped=snapshot.dropped,
         state_bytes=sum(snapshot.sizes.values()),
         **encode_slots(report.slots, report.moves),
+        sources=[source._asdict() for source in report.sources],
         error=report.error or fresh.error,
     )
 
@@ -174,6 +189,8 @@ def _judge(  # noqa: PLR0911 - a list of cases, the most urgent first
         return True, "Not running."
     if report.state == "UNKNOWN":
         return False, "Silent: the last heartbeat is older than the lease. The application was killed, or cannot write."
+    if away := [source.name for source in report.sources if source.state == "RETRYING"]:
+        return False, f"Waiting for {', '.join(away)}: the source fails and is tried again."
     if behind and not rate:
         return False, f"Stuck: {behind} records wait, and none was processed in the last 10 seconds."
     if behind > KEEPS_UP * rate:

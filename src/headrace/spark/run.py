@@ -63,7 +63,15 @@ def _log_progress(progress: Progress) -> None:
 class Run:
     """A running application. It continues where the last run ended."""
 
-    def __init__(self, setup: Setup, stats: ApplicationStats, *, paused: bool = False) -> None:
+    def __init__(
+        self,
+        setup: Setup,
+        stats: ApplicationStats,
+        *,
+        paused: bool = False,
+        describe: Callable[[], dict[str, Any]] = dict,
+    ) -> None:
+        """`describe` returns what the heartbeat says beside the slots."""
         self._setup, self._stats = setup, stats
         if (setup.config.schema_registry_url or "").startswith("mock://"):
             raise ConfigError(
@@ -98,8 +106,10 @@ class Run:
             self._check_positions()
             if job.tasks and setup.config.processing_trigger == "real-time":
                 self._engine = RealTimeEngine(context, self.job, self.coordinator, stats, paused=paused)
-                self.coordinator.describe_owner(self._engine.describe_slots)
+                describe_slots = self._engine.describe_slots
+                self.coordinator.describe_owner(lambda: {**describe_slots(), **describe()})
             elif job.tasks:
+                self.coordinator.describe_owner(describe)
                 session = setup.spark or session_of(context)
                 self._engine = MicroBatchQuery(session, self.job, self.coordinator, stats, paused=paused)
         except BaseException:

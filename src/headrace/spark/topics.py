@@ -6,6 +6,7 @@ A position comes from the checkpoint if it has one, otherwise from the consumer 
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Mapping
 
@@ -23,13 +24,14 @@ _TIMEOUT, _RETRY_INTERVAL = 10.0, 0.1  # seconds
 def topics_read(graph: Graph, application: str, existing: Mapping[str, object]) -> set[str]:
     """Returns the topics of the log that an application reads: the named ones, and existing ones that match a pattern.
 
-    Internal topics of Kafka and the application's own marker topic match no pattern.
+    Internal topics of Kafka, and the topics of the application's own markers and positions, match no pattern.
     """
-    read, own = set[str](), f"{application}-delivered"
+    read = set[str]()
+    is_own = re.compile(rf"{re.escape(application)}(-.*-source)?-delivered|{re.escape(application)}-.*-source-position")
     for source in (node for node in graph.nodes.values() if isinstance(node, Source)):
         read |= {topic for topic in source.topics if topic not in graph.internal_topics}
         if source.pattern:
-            visible = (topic for topic in existing if topic != own and not topic.startswith("__"))
+            visible = (topic for topic in existing if not is_own.fullmatch(topic) and not topic.startswith("__"))
             read |= {topic for topic in visible if source.pattern.fullmatch(topic)}
     return read
 

@@ -17,6 +17,7 @@ from headrace.model.windows import milliseconds
 from headrace.state.spec import StoreSpec
 from headrace.topology import validation
 from headrace.topology.captured_state import warn_of_captured_state
+from headrace.topology.connectors import SourceSpec
 from headrace.topology.describe import TopologyDescription, describe
 from headrace.topology.graph import Graph, InternalTopic
 from headrace.topology.naming import require_given_names
@@ -180,6 +181,7 @@ class Topology:
         """`rebuild` makes the assembly again with optimizations: a topology of the DSL that names none has it."""
         self._assembly = assembly or Assembly()
         self._rebuild = rebuild
+        self.sources: tuple[SourceSpec, ...] = ()  # systems that the application reads into topics of the log
         self._added: list[Callable[[Assembly], None]] = []  # what was added by hand, to be added to a rebuilt assembly
 
     def _add(self, change: Callable[[Assembly], None]) -> Self:
@@ -276,6 +278,7 @@ class Topology:
         topology = self
         if config.topology_optimization and self._rebuild is not None:
             topology = Topology(self._rebuild(config.topology_optimization))
+            topology.sources = self.sources
             for change in self._added:
                 topology._add(change)
         if config.ensure_explicit_internal_resource_naming:

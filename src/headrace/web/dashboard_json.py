@@ -117,6 +117,7 @@ class ApplicationView:
             "restore_seconds": round(size / 50e6, 2),  # a restore reads and applies 50 MB of deltas a second
             "interval_ms": self.follower.history.interval(),
             **encode_slots(report.slots, report.moves),
+            "sources": [source._asdict() for source in report.sources],
         }
 
 

@@ -16,6 +16,7 @@ from copy import copy
 from dataclasses import dataclass, field, replace
 
 from headrace.state.spec import StoreSpec
+from headrace.topology.connectors import SourceSpec
 from headrace.topology.graph import InternalTopic
 from headrace.topology.naming import Names
 from headrace.topology.nodes import (
@@ -188,6 +189,7 @@ class LogicalGraph:
         self.rekeyed: dict[Step, dict[Step, None]] = {}  # by the step that changes keys: the repartitions it causes
         self.copartitioned: list[frozenset[str]] = []
         self.internal_topics: list[InternalTopic] = []  # of foreign-key joins
+        self.sources: list[SourceSpec] = []  # systems that fill topics
         self._said = 0
 
     def add(self, step: Step, *parents: Step) -> Step:
@@ -226,6 +228,7 @@ class LogicalGraph:
         other.merges = {twins[step]: None for step in self.merges}
         other.rekeyed = {twins[cause]: {twins[step]: None for step in caused} for cause, caused in self.rekeyed.items()}
         other.copartitioned, other.internal_topics = list(self.copartitioned), list(self.internal_topics)
+        other.sources = list(self.sources)
         return other
 
     def copartition(self, *groups: frozenset[str]) -> frozenset[str]:

@@ -135,6 +135,7 @@ const showDurability = (told) => {
     "back after a loss in about": duration(told.restore_seconds),
     "between batches": told.interval_ms === null ? "–" : `${number(told.interval_ms)} ms`,
     ...Object.fromEntries(told.slots.map((slot) => [`slot ${slot.slot}`, `${slot.host}, process ${slot.process}: ${slot.tasks.join(" ") || "no tasks"}${standbys(slot)}`])),
+    ...Object.fromEntries(told.sources.map((source) => [`source ${source.name}`, `${source.state}, ${number(source.records)} records into ${source.topic}${source.lag === null ? "" : `, ${number(source.lag)} behind`}${source.error === null ? "" : `: ${source.error}`}`])),
     ...(told.slots.length ? { "tasks moved": number(told.moves) } : {}),
   };
   $("durability").replaceChildren(
