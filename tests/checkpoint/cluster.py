@@ -8,6 +8,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from headrace.checkpoint.carry_over import find_migrations
+from headrace.checkpoint.changes import align_fingerprint
 from headrace.checkpoint.compaction import CompactionPolicy
 from headrace.checkpoint.coordinator import CommitHooks, CommitOptions, Coordinator
 from headrace.checkpoint.files import read_blob, read_delta
@@ -86,7 +88,7 @@ class Cluster:
         self.graph = program.build().graph()
         self.plan = plan(self.graph)
         topics = [topic for stage in self.plan.stages.values() for topic in stage.topics]
-        before = read_fingerprint(self.storage)
+        before = align_fingerprint(read_fingerprint(self.storage), self.graph, self.plan, config)
         old = {shape.number: shape.tasks for shape in before.groups if shape.stores} if before else {}
         known = {topic: self.log.topic(topic).partitions for topic in topics}
         self.known = known = known | hold_counts(self.graph, self.plan, known, old)
@@ -107,6 +109,7 @@ class Cluster:
         self.coordinator = Coordinator.open(
             self.storage, self.log, config.application_id or "", fingerprint,
             topics={topic: self.log.topic(topic).id for topic in self.sources},
+            migrations=find_migrations(self.graph, config),
             positions={at: extent.earliest for at, extent in self._extents().items()},
             divider=Divider(layout_of=self.layouts.__getitem__),
             options=options,

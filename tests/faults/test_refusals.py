@@ -49,7 +49,7 @@ def test_checkpoints_that_cannot_be_used_are_refused(deploy: Callable[..., Deplo
     refused(
         place,
         CheckpointMismatchError,
-        r"another topology of 'app': store windows had .*window_size=50.*70",
+        r"another topology of 'app': store windows had windows of 50 ms and now has windows of 70 ms",
         program="OTHER",
     )
     place.run()  # nothing was harmed

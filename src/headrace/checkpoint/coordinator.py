@@ -2,9 +2,10 @@
 
     Start   1. identify the checkpoint                     Batch   1. check that the receipts are of one run
             2. claim the next epoch                                2. create manifest N: the batch is committed
-            3. check that topology and log fit                     3. deliver its outboxes, with the marker
-            4. create a manifest without a batch: from             4. merge long delta chains
-               now on the previous owner cannot commit             5. delete files that no manifest needs
+            3. check that topology and log fit, and                3. deliver its outboxes, with the marker
+               carry the state over to a new topology              4. merge long delta chains
+            4. create a manifest without a batch: from             5. delete files that no manifest needs
+               now on the previous owner cannot commit
             5. deliver what the log lacks
 
 One coordinator runs on a checkpoint. What protects it from a second one is the manifest: it is created once, so of two
@@ -20,6 +21,8 @@ from types import TracebackType
 from typing import Any, Self
 
 from headrace.checkpoint import recovery
+from headrace.checkpoint.carry_over import carry_over
+from headrace.checkpoint.changes import plan_changes
 from headrace.checkpoint.compaction import Cleaner, CompactionPolicy
 from headrace.checkpoint.delivery import DeliverInShares, Delivery, DeliveryTarget
 from headrace.checkpoint.files import BlobRef, manifest_name, read_blob
@@ -37,6 +40,7 @@ from headrace.errors import CheckpointCorruptedError, FencedError
 from headrace.model.clock import Clock, SystemClock
 from headrace.model.ids import TaskId, TopicPartition
 from headrace.model.threads import SYSTEM_THREADS, Threads
+from headrace.state.migration import ValueMigration
 
 _MARKER_PAUSE = 100  # ms between two looks at the marker
 
@@ -121,14 +125,16 @@ class Coordinator:
         positions: Mapping[TopicPartition, int] | None = None,
         changelogs: Mapping[str, Changelog] | None = None,
         divider: Divider | None = None,
+        migrations: Mapping[str, ValueMigration] | None = None,
         options: CommitOptions | None = None,
         hooks: CommitHooks | None = None,
     ) -> Self:
         """Takes over a checkpoint, or begins one, and delivers the batches that the log lacks.
 
         `topics` has the ids of the source topics, `positions` the first offsets of partitions that were never read,
-        `changelogs` the topics that fill the stores of a new checkpoint. `divider` divides the state of sub-topologies
-        whose number of tasks has changed; without it that is an error.
+        `changelogs` the topics that fill the stores of a new checkpoint. If the topology has changed, its state is
+        carried over to the new form; `migrations` has the stores whose values can get another form, and `divider`
+        divides the state of sub-topologies whose number of tasks has changed; without it that is an error.
         """
         options, hooks = options or CommitOptions(), hooks or CommitHooks()
         ledger = recovery.recover_ledger(storage, options.keep)
@@ -147,7 +153,9 @@ class Coordinator:
         coordinator = None
         try:
             coordinator = cls(storage, log, ownership, builder, options, hooks)
-            coordinator._take_over(fingerprint, topics or {}, positions or {}, changelogs or {}, divider)
+            coordinator._take_over(
+                fingerprint, topics or {}, positions or {}, changelogs or {}, migrations or {}, divider
+            )
         except Exception:
             if coordinator is not None:
                 coordinator.abandon()
@@ -161,6 +169,7 @@ class Coordinator:
         topics: Mapping[str, str],
         positions: Mapping[TopicPartition, int],
         changelogs: Mapping[str, Changelog],
+        migrations: Mapping[str, ValueMigration],
         divider: Divider | None,
     ) -> None:
         """Checks the checkpoint, commits a manifest without a batch to fence the previous owner, and catches up."""
@@ -170,22 +179,37 @@ class Coordinator:
             number = self.ledger.number
             if self.ledger.epoch > self._builder.epoch:  # a later owner has begun to commit
                 raise self._fenced(number + 1)
-            recovery.check_topology(self.ledger, fingerprint, storage, divides=divider is not None)
+            plan = plan_changes(
+                self.ledger,
+                fingerprint,
+                migrations={store: migration.before for store, migration in migrations.items()},
+                can_rescale=divider is not None,
+            )
+            recovery.check_changes(plan, storage)
             recovery.check_topics(self.ledger, self._log, topics)
             recovery.check_deliveries(self.ledger, self._delivery.last, storage)
+            carried_over = carry_over(
+                plan, storage, self.ledger, migrations, at_step=self._at_step, on_task=self._ownership.renew
+            )
+            # A new form and other task counts are two manifests: a crash between them leaves a form that goes on.
+            is_halfway = carried_over is not None and bool(plan.rescaled)
             builder = replace(
                 self._builder,
                 clock=self.ledger.clock,
-                rescaled=None if divider is None else self._divide(divider, fingerprint),
-                fingerprint=fingerprint,
+                carried_over=carried_over,
+                rescaled=None if divider is None or is_halfway else self._divide(divider, plan.fingerprint),
+                fingerprint=plan.fingerprint_before_rescale if is_halfway else plan.fingerprint,
                 topics=topics,
                 positions={at: start for at, start in positions.items() if at not in self.ledger.positions},
                 changelogs=changelogs if number < 0 else self.ledger.changelogs,
             )
             with step(TAKEOVER, self._at_step):
                 written = self._write_manifest(builder)
-            if written is not None:
+            if written is not None and not is_halfway:
                 break
+            if written is not None:
+                number = None
+                continue
             self.ledger = recovery.recover_ledger(storage, self._options.keep)  # the previous owner committed first
         else:
             raise self._fenced(self.ledger.number + 1)

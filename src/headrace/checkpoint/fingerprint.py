@@ -1,13 +1,15 @@
-"""The fingerprint of a topology: what must stay the same for a checkpoint to fit it.
+"""The fingerprint of a topology: what a checkpoint knows of the topology that wrote it.
 
-That is its sub-topologies, their task counts, and the kind and serdes of every store. A manifest holds the fingerprint;
-`find_differences` explains why a checkpoint does not fit. The field names of `Fingerprint` are part of that format.
+That is its sub-topologies, their task counts, the kind and serdes of every store, and where each store is. A manifest
+holds the fingerprint. `find_differences` compares two of them, and `changes` plans how the state of one becomes that of
+the other. The field names of `Fingerprint` are part of that format.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, fields, is_dataclass
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, fields, is_dataclass
 from typing import Any, NamedTuple
 
 from headrace.config import Config
@@ -15,6 +17,7 @@ from headrace.runtime.serdes import Serdes, resolved, serdes_of
 from headrace.serde.protocol import Serde
 from headrace.state.spec import StoreSpec
 from headrace.topology.graph import Graph
+from headrace.topology.nodes import Node, Process, Sink, Source, StreamJoin, TableTransformValues
 from headrace.topology.subtopologies import Plan, Stage
 
 # These may change: they do not affect the bytes in a store.
@@ -45,13 +48,45 @@ class SubtopologyShape(NamedTuple):
     grown_from: int = 0
 
 
+class OperatorShape(NamedTuple):
+    """An operator with stores or schedules: it may have cells of its own, named after it."""
+
+    name: str
+    kind: str
+    subtopology: int
+    stores: tuple[str, ...]
+
+
+class Lineage(NamedTuple):
+    """The topics of the log that lead to a store, and those that it leads to."""
+
+    upstream: tuple[str, ...] = ()
+    downstream: tuple[str, ...] = ()
+
+
+class RemovedStore(NamedTuple):
+    """A store that the topology no longer has. Its data is in the tasks of a sub-topology as of a batch."""
+
+    shape: StoreShape
+    subtopology: int
+    tasks: int
+    batch: int
+
+
 @dataclass(frozen=True, slots=True)
 class Fingerprint:
-    """`groups` are the sub-topologies, `partitions` the partition counts of the internal topics."""
+    """`groups` are the sub-topologies, `partitions` the partition counts of the internal topics.
+
+    `decided` are generated names that the user has confirmed: these stores are matched by name.
+    """
 
     groups: tuple[SubtopologyShape, ...]
     global_stores: tuple[StoreShape, ...]
     partitions: Mapping[str, int]
+    operators: tuple[OperatorShape, ...] = ()
+    lineages: Mapping[str, Lineage] = field(default_factory=dict[str, Lineage])  # by store
+    removed: tuple[RemovedStore, ...] = ()
+    decided: tuple[str, ...] = ()
 
 
 def compute_fingerprint(
@@ -74,7 +109,76 @@ def compute_fingerprint(
         for stage in plan.stages.values()
     )
     global_stores = (_store_shape(graph.stores[name], serdes) for name in sorted(graph.global_stores))
-    return Fingerprint(tuple(groups), tuple(global_stores), dict(sorted(partitions.items())))
+    return Fingerprint(
+        tuple(groups),
+        tuple(global_stores),
+        dict(sorted(partitions.items())),
+        operators=tuple(_operator_shapes(graph, plan)),
+        lineages={store: _lineage(graph, store) for store in sorted(graph.stores)},
+    )
+
+
+def _operator_shapes(graph: Graph, plan: Plan) -> Iterator[OperatorShape]:
+    for stage in plan.stages.values():
+        for name in stage.nodes:
+            node, stores = graph.nodes[name], graph.node_stores[name]
+            if stores or isinstance(node, Process | TableTransformValues):
+                yield OperatorShape(name, type(node).__name__, stage.number, tuple(stores))
+            if isinstance(node, StreamJoin) and node.left_side:  # what both sides share is named after the join
+                yield OperatorShape(node.join, "Join", stage.number, tuple(stores))
+
+
+def _lineage(graph: Graph, store: str) -> Lineage:
+    """The topics around the operator that fills a store: the first one that is connected to it."""
+    owner = next((name for name in graph.nodes if store in graph.node_stores[name]), None)
+    if owner is None:
+        return Lineage()
+    writers, readers = _topic_ends(graph)
+    upstream = _topics_around(graph, owner, graph.parents, _read_by, writers)
+    downstream = _topics_around(graph, owner, graph.children, _written_by, readers)
+    return Lineage(tuple(sorted(upstream)), tuple(sorted(downstream)))
+
+
+def _topic_ends(graph: Graph) -> tuple[dict[str, list[str]], dict[str, list[str]]]:
+    """The nodes that write, and those that read, each internal topic."""
+    writers, readers = defaultdict[str, list[str]](list), defaultdict[str, list[str]](list)
+    for name, node in graph.nodes.items():
+        for topic in _written_by(node):
+            writers[topic].append(name)
+        for topic in _read_by(node):
+            readers[topic].append(name)
+    return writers, readers
+
+
+def _read_by(node: Node) -> tuple[str, ...]:
+    if not isinstance(node, Source):
+        return ()
+    return (*node.topics, node.pattern.pattern) if node.pattern else tuple(node.topics)
+
+
+def _written_by(node: Node) -> tuple[str, ...]:
+    return (node.topic,) if isinstance(node, Sink) and isinstance(node.topic, str) else ()
+
+
+def _topics_around(
+    graph: Graph,
+    start: str,
+    neighbours: Mapping[str, tuple[str, ...]],
+    topics_of: Callable[[Node], tuple[str, ...]],
+    ends: Mapping[str, list[str]],
+) -> set[str]:
+    """Walks the graph in one direction, through internal topics, and returns the topics of the log that it meets."""
+    found, seen, left = set[str](), {start}, [start]
+    while left:
+        name = left.pop()
+        topics = topics_of(graph.nodes[name])
+        found |= {topic for topic in topics if topic not in graph.internal_topics}
+        across = [end for topic in topics if topic in graph.internal_topics for end in ends.get(topic, ())]
+        for other in (*neighbours[name], *across):
+            if other not in seen:
+                seen.add(other)
+                left.append(other)
+    return found
 
 
 def _subtopology_shape(

@@ -98,7 +98,7 @@ class Ledger:
         self.tasks[change.task] = TaskHead(chain, change.due)
 
     def _drop_tasks(self, tasks: Iterable[TaskId]) -> None:
-        """Forgets tasks that a full manifest does not have: their sub-topology got fewer tasks."""
+        """Forgets tasks that a full manifest does not have: the topology has changed."""
         for task in tasks:
             self._retire({delta.blob.name for delta in self.tasks.pop(task).chain}, self.number)
 

@@ -10,11 +10,12 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from headrace.checkpoint.compaction import MergeJob, replace_deltas
 from headrace.checkpoint.files import Blob, BlobRef, DeltaChain, DeltaRef, FileRef
 from headrace.checkpoint.fingerprint import Fingerprint
-from headrace.checkpoint.ledger import Ledger
+from headrace.checkpoint.ledger import Ledger, TaskHead
 from headrace.checkpoint.manifest import (
     Carried,
     Changelog,
@@ -27,6 +28,13 @@ from headrace.checkpoint.manifest import (
 from headrace.checkpoint.receipt import Receipt
 from headrace.checkpoint.rescale import Rescaled
 from headrace.model.ids import TaskId, TopicPartition
+
+
+class CarriedOver(NamedTuple):
+    """The tasks and carried rows of the whole checkpoint in the form of another topology."""
+
+    tasks: Mapping[TaskId, TaskHead]
+    carried: tuple[tuple[TaskId, TaskId, Blob | BlobRef], ...]  # target, origin, rows
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,6 +53,7 @@ class ManifestBuilder:
     fingerprint: Fingerprint | None = None  # if it changed
     changelogs: Mapping[str, Changelog] = field(default_factory=dict[str, Changelog])
     rescaled: Rescaled | None = None  # sub-topologies that got another number of tasks
+    carried_over: CarriedOver | None = None  # if the topology changed, and the form of the state with it
 
     def build(self, ledger: Ledger, *, full_up_to: int) -> tuple[Manifest, bytes]:
         """Returns the manifest that follows the ledger's last one, and its file.
@@ -60,7 +69,7 @@ class ManifestBuilder:
         listed = ledger.listed_deltas + sum(len(change.deltas) for change in changes.values())
         is_full = bool(self.fingerprint) or ledger.number < 0 or deltas <= full_up_to or listed >= deltas
         if is_full:
-            changes = _all_tasks(ledger, self.rescaled) | {
+            changes = _all_tasks(self._heads(ledger)) | {
                 task: _whole(ledger, change) for task, change in changes.items()
             }
         positions = {at: offset for receipt in receipts for at, offset in receipt.positions.items()}
@@ -78,12 +87,26 @@ class ManifestBuilder:
             positions=_by_topic(ledger.positions | positions if is_full else positions),
             topics=ledger.topics | dict(self.topics) if is_full else self.topics,
             outboxes=tuple(Outbox(r.task, _blob_ref(r.outbox, blobs)) for r in receipts if r.outbox is not None),
-            carried=_carried(ledger, receipts, blobs) if self.rescaled is None else _routed(self.rescaled, blobs),
+            carried=self._carried(ledger, receipts, blobs),
             dropped=sum((Counter(receipt.dropped) for receipt in receipts), Counter(ledger.dropped)),
             fingerprint=self.fingerprint or (ledger.fingerprint if is_full else None),
             changelogs=self.changelogs,
         )
         return manifest, encode_manifest(manifest, blobs)
+
+    def _heads(self, ledger: Ledger) -> Mapping[TaskId, TaskHead]:
+        """Returns the tasks before the receipts, in the form that they have from now on."""
+        if self.carried_over is not None:
+            return self.carried_over.tasks
+        if self.rescaled is None:
+            return ledger.tasks
+        divided = self.rescaled.subtopologies
+        kept = {task: head for task, head in ledger.tasks.items() if task.subtopology not in divided}
+        return kept | dict(self.rescaled.tasks)
+
+    def _carried(self, ledger: Ledger, receipts: Sequence[Receipt], blobs: ManifestBlobs) -> tuple[Carried, ...]:
+        changed = self.carried_over or self.rescaled
+        return _carried(ledger, receipts, blobs) if changed is None else _routed(changed, blobs)
 
 
 def _task_changes(
@@ -102,18 +125,14 @@ def _task_changes(
     return changes
 
 
-def _all_tasks(ledger: Ledger, rescaled: Rescaled | None) -> dict[TaskId, TaskChange]:
-    heads = ledger.tasks
-    if rescaled is not None:
-        kept = {task: head for task, head in heads.items() if task.subtopology not in rescaled.subtopologies}
-        heads = kept | dict(rescaled.tasks)
+def _all_tasks(heads: Mapping[TaskId, TaskHead]) -> dict[TaskId, TaskChange]:
     return {task: TaskChange(task, True, head.chain, head.due) for task, head in heads.items()}
 
 
-def _routed(rescaled: Rescaled, blobs: ManifestBlobs) -> tuple[Carried, ...]:
+def _routed(given: CarriedOver | Rescaled, blobs: ManifestBlobs) -> tuple[Carried, ...]:
     return tuple(
         Carried(target, origin, rows if isinstance(rows, BlobRef) else _blob_ref(rows, blobs))
-        for target, origin, rows in rescaled.carried
+        for target, origin, rows in given.carried
     )
 
 

@@ -1,6 +1,6 @@
 """What happens before the first batch of an instance: reads the checkpoint, and checks that it fits.
 
-recover_ledger        the last committed state            check_topology     the topology is the one that wrote it
+recover_ledger        the last committed state            check_changes      the topology can take its state over
 identify_checkpoint   it is this application's            check_topics       the source topics are the same
 find_undelivered      batches that the log lacks          check_deliveries   the log is the same
 
@@ -16,6 +16,7 @@ from typing import NamedTuple
 
 import msgspec
 
+from headrace.checkpoint.changes import ChangePlan
 from headrace.checkpoint.delivery import DeliveryTarget
 from headrace.checkpoint.files import CHECKPOINT, decode_json, encode_checksummed, manifest_name
 from headrace.checkpoint.fingerprint import Fingerprint, find_differences
@@ -118,20 +119,25 @@ def _read_identity(storage: Storage) -> Identity | None:
 
 
 # ------------------------------------------------------------------------------------------------------------- checks
-def check_topology(ledger: Ledger, fingerprint: Fingerprint, storage: Storage, *, divides: bool = False) -> None:
-    """Raises CheckpointMismatchError if the state in the checkpoint does not fit the topology.
-
-    With `divides`, the number of tasks may be another one.
-    """
-    if ledger.fingerprint is None:
-        return
-    found = find_differences(ledger.fingerprint, fingerprint, divides=divides)
+def check_topology(ledger: Ledger, fingerprint: Fingerprint, storage: Storage) -> None:
+    """Raises CheckpointMismatchError if the topology is not the one that wrote the checkpoint."""
+    found = find_differences(ledger.fingerprint, fingerprint) if ledger.fingerprint is not None else []
     if found:
         raise CheckpointMismatchError(
             f"{storage.describe()} is the checkpoint of another topology of {ledger.application!r}: "
-            f"{'; '.join(found)}. "
-            "Go back to the topology that wrote it, choose another application.id, or reset the application",
+            f"{'; '.join(found)}. Give the topology that wrote it, or start the application once with this one",
             differences=found,
+        )
+
+
+def check_changes(plan: ChangePlan, storage: Storage) -> None:
+    """Raises CheckpointMismatchError if the user must decide something before the topology can take the state over."""
+    if plan.decisions:
+        raise CheckpointMismatchError(
+            f"{storage.describe()} is the checkpoint of another topology of {plan.application!r}: "
+            f"{'; '.join(plan.decisions)}. `headrace plan` shows all changes. "
+            "Or go back to the topology that wrote it, choose another application.id, or reset the application",
+            differences=plan.decisions,
         )
 
 

@@ -108,8 +108,9 @@ def size_of(windows: Windows) -> int | Windows:
 def _spec(given: Materialized, name: str, kind: Kind, *, caching: bool) -> StoreSpec:
     persistent = None if given.kind is None else given.kind == "persistent"
     return StoreSpec(
-        name, kind, store_serde(given.key), store_serde(given.value), persistent, logging=given.logging, caching=caching
-    )
+        name, kind, store_serde(given.key), store_serde(given.value), persistent,
+        logging=given.logging, caching=caching, migrate=given.migrate, migrate_from=given.migrate_from,
+    )  # fmt: skip
 
 
 # ---------------------------------------------------------------------------------------------------------- suppress

@@ -5,10 +5,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from enum import Enum
-from typing import Generic, Literal, Self
+from typing import Any, Generic, Literal, Self
 from uuid import UUID
 
 from headrace import serde as serdes
@@ -51,7 +52,8 @@ class Materialized(Generic[K, V], metaclass=RenamedNames):
     """The store of a table: its name, serdes and settings. A store without a name cannot be queried.
 
     `retention` is for windows: how long the store keeps them. `history` makes the table a versioned one: how long the
-    store keeps old versions. Both are milliseconds or a `timedelta`.
+    store keeps old versions. Both are milliseconds or a `timedelta`. `migrate` is a function from an old value to a new
+    one, and `migrate_from` the serde of the old ones: if the checkpoint has such values, the next start migrates them.
 
     >>> from headrace import serde
     >>> Materialized("counts", value=serde.LONG, retention=timedelta(minutes=1)).retention
@@ -66,12 +68,17 @@ class Materialized(Generic[K, V], metaclass=RenamedNames):
     caching: bool = True
     retention: int | timedelta | None = None
     history: int | timedelta | None = None
+    migrate: Callable[[Any], V] | None = None
+    migrate_from: Serde[Any] | None = None
 
     def __post_init__(self) -> None:
         if self.name is not None:
             valid_name(self.name)
         check_serde("key", self.key)
         check_serde("value", self.value)
+        check_serde("migrate_from", self.migrate_from)
+        if (self.migrate is None) != (self.migrate_from is None):
+            raise ValueError("migrate= is a function from an old value, and migrate_from= its serde: give both or none")
         if self.kind not in (None, "persistent", "memory"):
             raise ValueError(
                 f"the kind of a store is 'persistent', 'memory' or None for the configured one, not {self.kind!r}"

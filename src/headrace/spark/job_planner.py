@@ -16,6 +16,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from typing import Any, NamedTuple
 
+from headrace.checkpoint.changes import align_fingerprint
 from headrace.checkpoint.coordinator import CommitHooks, Coordinator
 from headrace.checkpoint.fingerprint import Fingerprint, compute_fingerprint
 from headrace.checkpoint.recovery import read_fingerprint
@@ -56,7 +57,7 @@ def plan_job(
     """Plans a job. `topics` are those that it reads, `wished` are new partition counts of internal topics."""
     graph, config, stages = setup.graph, setup.config, plan(setup.graph)
     known = {name: topic.partitions for name, topic in log.topics().items()}
-    before = read_fingerprint(storage)
+    before = align_fingerprint(read_fingerprint(storage), graph, stages, config)
     held = hold_counts(graph, stages, known, {g.number: g.tasks for g in before.groups if g.stores} if before else {})
     for topic, count in sorted(held.items()):
         _log.warning(

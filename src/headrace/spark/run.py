@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
+from headrace.checkpoint.carry_over import find_migrations
 from headrace.checkpoint.compaction import CompactionPolicy
 from headrace.checkpoint.coordinator import CommitHooks, CommitOptions, Coordinator
 from headrace.checkpoint.ledger import manifest_numbers
@@ -162,6 +163,7 @@ class Run:
             planned.fingerprint,
             topics={name: topic.id for name, topic in found.items()},
             changelogs=changelogs,
+            migrations=find_migrations(setup.graph, setup.config),
             positions=self._first_positions(storage),
             divider=make_divider(setup, self._starting.result, _log_progress),
             options=CommitOptions(

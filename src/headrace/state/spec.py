@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any, Generic, Self
@@ -102,6 +103,8 @@ class StoreSpec(Generic[Store_co]):
     logging: bool = True
     caching: bool = False
     by_key: bool = False  # of a processor's store: the task of a row is that of its key
+    migrate: Callable[[Any], Any] | None = None
+    migrate_from: Serde[Any] | None = None
 
     def memory(self) -> Self:
         """The same store in memory, not on disk."""
@@ -125,6 +128,10 @@ class StoreSpec(Generic[Store_co]):
         True
         """
         return replace(self, by_key=True)
+
+    def migrated_from(self, serde: Serde[Any], function: Callable[[Any], Any]) -> Self:
+        """The same store; if a checkpoint holds values of the given serde, the next start migrates all of them."""
+        return replace(self, migrate=function, migrate_from=serde)
 
 
 def store_name(store: str | StoreSpec[Any]) -> str:

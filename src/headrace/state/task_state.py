@@ -60,11 +60,21 @@ class OpenStore(NamedTuple):
 
 PREFIX = 4  # bytes before every key: those of its table
 LOGGED, UNLOGGED = "(cells)", "(unlogged cells)"  # no store can have such a name
+_SECOND_TABLES = ("times", "past")  # what `StoreTables.second` is called with
 
 
 def table_prefix(name: str) -> bytes:
-    """What the keys of a table begin with in the engine."""
+    """The bytes with which every key of a table begins."""
     return blake2b(name.encode(), digest_size=PREFIX).digest()
+
+
+def tables_of_store(store: str) -> list[str]:
+    """The names of the tables that a store may have, whatever its kind.
+
+    >>> tables_of_store("visits")
+    ['visits', 'visits/times', 'visits/past']
+    """
+    return [store, *(f"{store}/{what}" for what in _SECOND_TABLES)]
 
 
 class TaskState:

@@ -1,0 +1,289 @@
+"""A topology changes between two starts: afterwards the state is that of a run which had the new form from the start.
+
+Each case runs the first form over the first records, stops, and starts the second form, which goes on with the rest.
+"""
+
+import pytest
+
+from headrace import (
+    Buffer,
+    JoinWindows,
+    Materialized,
+    Processor,
+    Punctuation,
+    Record,
+    SessionWindows,
+    Stores,
+    StreamsBuilder,
+    Suppressed,
+    TimeWindows,
+    serde,
+)  # fmt: skip
+from headrace.checkpoint.steps import DELTA_WRITTEN, TAKEOVER
+from headrace.checkpoint.storage import open_storage
+from headrace.errors import CheckpointMismatchError
+from headrace.log.protocol import Records
+from headrace.model.ids import TopicPartition
+from headrace.model.partitioner import partition_of
+from headrace.state.task_state import LOGGED, PREFIX, table_prefix, tables_of_store
+from headrace.state.values import encode_cell
+from tests.checkpoint.cluster import Cluster, Ground, Killer, outputs, run_to_end
+from tests.checkpoint.memory_log import MemoryLog
+from tests.checkpoint.programs import TEXTS, Program
+
+PARTITIONS = 2
+TOPICS = ("orders", "payments", "customers", "news")
+
+
+class Remember(Processor):
+    """Keeps the last values in two stores, and tells every 50 ms of stream time how many records it has seen."""
+
+    def init(self, context):
+        self.context, self.all, self.last = context, context.store("seen"), context.store("recent")
+        context.schedule(50, Punctuation.STREAM_TIME, self.tell)
+
+    def process(self, record):
+        self.all.put(record.key, (self.all.get(record.key) or 0) + 1)
+        self.last.put(record.key, record.value)
+
+    def tell(self, now):
+        self.context.forward(Record("told", str(now), now))
+
+
+def build(
+    *,
+    filtered=False,  # an operator more, before all others: generated names shift
+    first=False,  # a sub-topology more, before all others: the others get new numbers
+    counts="counts",
+    named=True,
+    customers=True,
+    extra=None,
+    retention=None,
+    caching=True,
+    logging=True,
+    value=None,
+    size=100,
+    grace=200,
+):
+    """All kinds of stores: key-value, LRU, window, session, versioned, join windows, buffers, references."""
+    builder = StreamsBuilder()
+    if first:
+        builder.stream("news", **TEXTS).group_by_key().count(store="news-counts")
+    orders = builder.stream("orders", **TEXTS)
+    if filtered:
+        orders = orders.filter(lambda _, value: bool(value))
+    value = value or {}
+    orders.group_by_key().count(
+        store=Materialized(counts, caching=caching, logging=logging, **value)
+    ).to_stream().map_values(lambda count: str(round(count))).to("out", **TEXTS)
+    words = orders.group_by(lambda _, value: value[:1], **TEXTS)
+    windows = words.windowed_by(TimeWindows.of(size, grace=grace))
+    windows.count(store=Materialized("windows" if named else None, retention=retention)).suppress(
+        Suppressed.until_window_closes(Buffer.unbounded())
+    ).to_stream(lambda window, _: window.key).map_values(str).to("out", **TEXTS)
+    orders.group_by_key().windowed_by(SessionWindows.of(40, grace=200)).count(store="sessions")
+    payments = builder.stream("payments", **TEXTS)
+    windows, name = JoinWindows.of(60, grace=100), "pay" if named else None
+    orders.outer_join(payments, lambda a, b: f"{a}+{b}", windows=windows, name=name).to("out", **TEXTS)
+    builder.add_store(Stores.key_value("seen", key=serde.STRING, value=serde.LONG))
+    builder.add_store(Stores.lru("recent", 5, **TEXTS))
+    payments.process(Remember, "seen", "recent").to("out", **TEXTS)
+    if customers:
+        table = builder.table("customers", store=Materialized("customers", history=10_000), **TEXTS)
+        latest = orders.to_table(store="latest")
+        latest.join(
+            table.to_stream().to_table(store="current"), lambda a, b: f"{a} of {b}", on=lambda value: value[:2]
+        ).to_stream().to("out", **TEXTS)
+    if extra is not None:
+        extra(builder, orders, payments)
+    return builder.build()
+
+
+def feed(log, start, keys, rounds):
+    for number in range(start, start + rounds):
+        for topic in TOPICS:
+            for key in range(keys):
+                time = 20 * number + key % 20
+                text, value = f"k{key}", f"{chr(97 + (number + key) % 5)}{key % 3}"
+                name = f"{value[0]}{key % 3}" if topic == "customers" else text
+                at = TopicPartition(topic, partition_of(name.encode(), PARTITIONS) or 0)
+                log.append([(at, Records.from_rows([(name.encode(), value.encode(), time, ())]))])
+
+
+def ground(tmp_path, name):
+    log = MemoryLog(**dict.fromkeys(TOPICS, PARTITIONS), out=PARTITIONS)
+    return Ground(log=log, storage=open_storage(tmp_path / name))
+
+
+def program(**options):
+    return Program(lambda: build(**options), {}, PARTITIONS)
+
+
+def rows(cluster, stores):
+    """The rows of some stores and their cells, by partition."""
+    prefixes = {table_prefix(table): table for store in stores for table in tables_of_store(store)}
+    found = {}
+    for task, some in cluster.stores().items():
+        for key, value in some:
+            if task.subtopology in cluster.plan.stages and key[:PREFIX] in prefixes:
+                table = prefixes[key[:PREFIX]]
+                # This buffer keeps the topic of each record, whose generated name may have been another.
+                found[task, table, key] = value if "SUPPRESS" not in table else b""
+    return found
+
+
+def cells(cluster):
+    """The cells by partition, without the bytes in buffers, which have names of topics in them."""
+    prefix = table_prefix(LOGGED)
+    return {
+        (task, key[PREFIX:].decode()): value
+        for task, some in cluster.stores().items()
+        for key, value in some
+        if key.startswith(prefix) and task.subtopology in cluster.plan.stages and not key.endswith(b"/size")
+    }
+
+
+def run(where, changed, limit=50):
+    cluster = Cluster(where, changed, limit=limit)
+    cluster.run()
+    return cluster
+
+
+CASES = {
+    "an operator is added": ({}, {"filtered": True}),
+    "an operator is removed": ({"filtered": True}, {}),
+    "generated names shift": ({"named": False}, {"named": False, "filtered": True}),
+    "stores and operators get names": ({"named": False}, {}),
+    "sub-topologies get other numbers": ({}, {"first": True}),
+    "numbers and names shift together": ({"named": False}, {"named": False, "first": True, "filtered": True}),
+    "a sub-topology and its stores are removed": ({"first": True}, {}),
+    "stores are removed": ({}, {"customers": False}),
+    "stores are added": ({"customers": False}, {}),
+    "retention and grace": ({}, {"retention": 5_000, "grace": 300}),
+    "caching": ({}, {"caching": False}),
+    "values are migrated": (
+        {},
+        {"value": {"value": serde.DOUBLE, "migrate": float, "migrate_from": serde.LONG}},
+    ),
+}  # fmt: skip
+NEW = {"news-counts", "customers", "current", "latest"}  # stores that begin empty where they are added
+
+
+LARGE = ("numbers and names shift together", "values are migrated")  # these rewrite every row
+
+
+@pytest.mark.parametrize(
+    "case, keys, rounds",
+    [*((case, 3, 8) for case in CASES), *(pytest.param(case, 100_000, 1, marks=pytest.mark.slow) for case in LARGE)],
+)
+def test_a_changed_topology_goes_on_as_if_it_had_been_so_from_the_start(case, keys, rounds, tmp_path):
+    before, after = CASES[case]
+    changed, fresh = ground(tmp_path, "changed"), ground(tmp_path, "fresh")
+    limit = 50 if keys < 100 else 50_000
+    for where, first in ((changed, before), (fresh, before if "grace" in after else after)):
+        feed(where.log, 0, keys, rounds)
+        run(where, program(**first), limit).close()
+    written = [{at: len(some) for at, some in outputs(where.log).items()} for where in (changed, fresh)]
+    for where in (changed, fresh):
+        feed(where.log, rounds, keys, rounds)
+    ours, theirs = run(changed, program(**after), limit), run(fresh, program(**after), limit)
+    added = NEW & theirs.graph.stores.keys() - build(**before).graph().stores.keys()
+    kept = {name for name in theirs.graph.stores if not name.startswith(("KTABLE-FK", *added)) or not added}
+    assert rows(ours, kept) == rows(theirs, kept)
+    if not added:
+        known = cells(ours)
+        assert {name: known.get(name) for name in cells(theirs)} == cells(theirs)
+        tails = [
+            {at: [row[1:] for row in some[start[at] :]] for at, some in outputs(where.log).items()}
+            for where, start in zip((changed, fresh), written, strict=True)
+        ]
+        assert tails[0] == tails[1]
+    ours.close()
+    theirs.close()
+
+
+def test_outputs_and_state_follow_a_rename_and_a_removal_and_going_back(tmp_path):
+    where = ground(tmp_path, "one")
+    feed(where.log, 0, 3, 4)
+    first = run(where, program())
+    known = rows(first, {"customers", "latest", "counts"})
+    first.close()
+    with pytest.raises(CheckpointMismatchError, match="headrace state rename counts tally"):
+        Cluster(where, program(counts="tally"))
+    without = run(where, program(customers=False))
+    removed = without.coordinator.ledger.fingerprint.removed
+    assert {store.shape.name for store in removed} >= {"customers", "latest"}
+    without.close()
+    back = run(where, program())
+    assert rows(back, {"customers", "latest", "counts"}) == known
+    assert back.coordinator.ledger.fingerprint.removed == ()
+    back.close()
+
+
+def test_a_window_of_another_size_is_refused_with_the_reason(tmp_path):
+    where = ground(tmp_path, "one")
+    feed(where.log, 0, 3, 2)
+    run(where, program()).close()
+    with pytest.raises(CheckpointMismatchError, match="windows of 100 ms and now has windows of 50 ms"):
+        Cluster(where, program(size=50))
+
+
+def test_a_store_that_is_not_logged_any_more_begins_empty(tmp_path):
+    where = ground(tmp_path, "one")
+    feed(where.log, 0, 3, 2)
+    run(where, program()).close()
+    for logging in (False, True):
+        cluster = run(where, program(logging=logging))
+        assert rows(cluster, {"counts"}) == {}
+        assert rows(cluster, {"sessions"}) != {}
+        cluster.close()
+
+
+def test_a_join_that_is_added_merges_two_sub_topologies(tmp_path):
+    """Both keep their stores, and the later of their stream times counts."""
+
+    def joined(builder, orders, payments):
+        news = builder.stream("news", **TEXTS)
+        if join[0]:
+            news.join(builder.table("wire", **TEXTS, store="wire"), lambda a, b: a + b).to("out", **TEXTS)
+        else:
+            news.group_by_key().count(store="news-counts")
+            builder.table("wire", **TEXTS, store="wire")
+        if join[0]:
+            news.group_by_key().count(store="news-counts")
+
+    where, join = ground(tmp_path, "one"), [False]
+    where.log.create_topic("wire", PARTITIONS)
+    feed(where.log, 0, 3, 2)
+    at = TopicPartition("wire", 0)
+    where.log.append([(at, Records.from_rows([(b"k1", b"v", 9_000, ())]))])
+    first = run(where, program(extra=joined))
+    known = {key[1:]: value for key, value in rows(first, {"wire", "news-counts"}).items()}
+    first.close()
+    join[0] = True
+    second = run(where, program(extra=joined))
+    assert {key[1:]: value for key, value in rows(second, {"wire", "news-counts"}).items()} == known
+    (number,) = {stage.number for stage in second.plan.stages.values() if "wire" in stage.stores}
+    (time,) = {v for (task, name), v in cells(second).items() if (*task, name) == (number, 0, "task/stream time")}
+    assert time == encode_cell(9_000)
+    second.close()
+
+
+@pytest.mark.parametrize(
+    "moment", [f"{when} {what}" for when in ("before", "after") for what in (DELTA_WRITTEN, TAKEOVER)]
+)
+def test_a_kill_leaves_the_old_or_the_new_form(moment, tmp_path):
+    """After a kill both forms can go on: the old one if the manifest was not created, else the new one."""
+    old, new = program(named=False), program(named=False, first=True, filtered=True)
+    where, undisturbed = ground(tmp_path, "killed"), ground(tmp_path, "undisturbed")
+    for one in (where, undisturbed):
+        feed(one.log, 0, 3, 4)
+        run(one, old).close()
+    killer = Killer(moment, 1)
+    run_to_end(where, new, killer).close()
+    assert killer.landed
+    expected = run(undisturbed, new)
+    again = run(where, new)
+    assert rows(again, again.graph.stores) == rows(expected, expected.graph.stores)
+    again.close()
+    expected.close()
