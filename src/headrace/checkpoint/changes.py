@@ -328,7 +328,7 @@ def match_topics(before: Iterable[str], now: Iterable[str], stores: Mapping[str,
 
     >>> match_topics(["a-repartition", "KSTREAM-MAP-0000000002-repartition"],
     ...              ["b-repartition", "KSTREAM-MAP-0000000003-repartition"], {"b": "a"}).pairs
-    {'a-repartition': 'b-repartition', 'KSTREAM-MAP-0000000002-repartition': 'KSTREAM-MAP-0000000003-repartition'}
+    {'KSTREAM-MAP-0000000002-repartition': 'KSTREAM-MAP-0000000003-repartition', 'a-repartition': 'b-repartition'}
     """
     old, new = set(before), set(now)
     pairs = {name: name for name in old & new if not is_generated(name)}
