@@ -14,7 +14,7 @@ from headrace.checkpoint.ledger import manifest_numbers, read_ledger
 from headrace.checkpoint.receipt import Receipt, complete_receipt, new_attempt
 from headrace.checkpoint.steps import TAKEOVER
 from headrace.checkpoint.storage import ObjectStorage
-from headrace.errors import FencedError
+from headrace.errors import FencedError, ProducerFencedError
 from headrace.model.ids import TaskId
 from headrace.state.delta import Delta
 from tests.checkpoint.cluster import ME, eager
@@ -159,4 +159,25 @@ def test_a_manifest_that_was_purged_and_is_created_again_by_a_replaced_owner_doe
         commit(zombie, watched)
     assert set(names) <= set(storage.names())
     with opened(storage, log) as again:
+        commit(again, storage)
+
+
+def test_an_owner_that_wakes_up_between_its_records_and_their_marker_does_not_move_the_marker_back(storage, log):
+    """With the guarantee "at least once" records and marker are two steps."""
+    options, watched, later = replace(OPTIONS, exactly_once=False), Watched(log), list[Coordinator]()
+    owner = opened(storage, watched, options=options)
+
+    def overtake(application: str, number: int, *rest: Any) -> None:
+        assert number == owner.ledger.number
+        later.append(opened(storage, log, options=options))
+        for _ in range(2):
+            commit(later[0], storage)
+
+    for method in ("begin_delivery", "mark_delivered"):  # whichever of them sets the marker
+        watched.once("before", method, overtake)
+    with pytest.raises(ProducerFencedError):
+        commit(owner, storage)
+    assert log.delivered("app") == later[0].ledger.number == 4
+    later[0].close()
+    with opened(storage, log, options=options) as again:
         commit(again, storage)

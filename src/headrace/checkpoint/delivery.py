@@ -40,7 +40,6 @@ class DeliveryTarget(Protocol):
     def append(self, items: Sequence[Item]) -> list[int]: ...
     def begin_delivery(self, application: str, number: int, items: Sequence[Item]) -> Callable[[], None]: ...
     def delivered(self, application: str) -> int: ...
-    def mark_delivered(self, application: str, number: int | None) -> None: ...
 
 
 class Delivery:
@@ -85,7 +84,8 @@ class Delivery:
             wait()
             with step(MARKER, self._at_step):
                 if not self._exactly_once:
-                    self._log.mark_delivered(self._application, number)
+                    # Not `mark_delivered`: an owner that was overtaken since must not move the marker back.
+                    self._log.begin_delivery(self._application, number, ())()
                 self.last = number
 
         return finish
