@@ -5,8 +5,8 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Mapping
-from contextlib import closing
+from collections.abc import Callable, Generator, Mapping
+from contextlib import closing, contextmanager
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, TypeVar, overload
@@ -158,6 +158,9 @@ class Application:
                 raise StreamsError(f"{self.application_id} is {self._state} already")
             self._failed, self._over = None, threading.Event()
             self._become(State.REBALANCING)
+            if self._over.is_set():  # a listener has stopped it
+                self._become(State.NOT_RUNNING)
+                return
             try:
                 self._create_source_topics()
                 self._run = self._opened()
@@ -170,8 +173,10 @@ class Application:
                     run.close()
                 raise
             self._become(State.RUNNING)
-            self._watcher = threading.Thread(target=self._watch, name=f"headrace {self.application_id}", daemon=True)
-            self._watcher.start()
+            if not self._over.is_set():
+                name = f"headrace {self.application_id}"
+                self._watcher = threading.Thread(target=self._watch, name=name, daemon=True)
+                self._watcher.start()
 
     def _opened(self) -> Run:
         # Importing Spark takes a second, which a test of a topology need not spend.
@@ -203,7 +208,8 @@ class Application:
     def stop(self) -> None:
         """Ends after the batch that is running, and delivers what is committed.
 
-        A batch that runs for longer than eight seconds is cut off; the next start runs it again.
+        A batch that runs for longer than eight seconds is cut off; the next start runs it again. A listener of state
+        changes may call it, too.
         """
         self._stop(None)
 
@@ -248,17 +254,38 @@ class Application:
         return is_whole
 
     def run(self) -> None:
-        """Runs until SIGINT or SIGTERM, until another thread stops it, or until it fails."""
-        with ended_by_signals() as over, self:
+        """Runs until SIGINT or SIGTERM, until another thread stops it, or until it fails.
+
+        The signals stop it as `stop` does. A second SIGINT ends the process at once, as a crash would: the next start
+        continues with the last batch.
+        """
+        with ended_by_signals() as over, self._running_until(over):
             while not over.wait(LOOK):
                 self._check()
-                if self._state is State.NOT_RUNNING:  # another thread has stopped it
+                if self._state is State.NOT_RUNNING:  # another thread, or a listener, has stopped it
                     return
 
     def run_available(self) -> None:
         """Processes what is in the log, and in the sources, and stops: for batch use."""
-        with ended_by_signals() as over, self:
+        with ended_by_signals() as over, self._running_until(over):
             self._drain(over.is_set, None)
+
+    @contextmanager
+    def _running_until(self, over: threading.Event) -> Generator[None]:
+        """Starts and stops the application. A start that fails after a signal is no error.
+
+        The signal may have ended a process that the start needs: systemd sends it to all processes of a service.
+        """
+        try:
+            self.start()
+        except Exception as error:
+            if not over.is_set():
+                raise
+            _log.info("%s was stopped while it started: %s", self.application_id, error)
+        try:
+            yield
+        finally:
+            self.stop()
 
     def __enter__(self) -> Self:
         self.start()
@@ -301,7 +328,8 @@ class Application:
                 _log.warning("%s", error)
                 self._try_again(error, reruns)
             except Exception as error:  # noqa: BLE001 - `_check` raises it in the thread that waits
-                self._fail(error)
+                if not self._over.is_set():  # else a listener has stopped it
+                    self._fail(error)
 
     def _try_again(self, error: Exception, reruns: int) -> None:
         try:
@@ -314,6 +342,8 @@ class Application:
     def _reopen(self) -> None:
         with self._lock:
             self._become(State.REBALANCING)
+            if self._over.is_set():  # a listener has stopped it
+                return
             self._running().close()
             self._run = self._opened()
             self._become(State.RUNNING)

@@ -78,7 +78,11 @@ def test_it_runs_alone_until_it_is_told_to_stop(shop):
         running.send_signal(signal.SIGTERM)
         out, err = running.communicate(timeout=60)
     assert (running.returncode, out) == (0, "")
-    assert err == "shop is running. Ctrl-C ends it.\nshop has stopped.\n"
+    assert err == (
+        "shop is running. Ctrl-C ends it.\n"
+        "shop is stopping: the batch that runs is committed and delivered. Ctrl-C ends it now.\n"
+        "shop has stopped.\n"
+    )
     assert time.monotonic() - begun < 20
 
 

@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 DRIVER, HOME, WORKERS, EXECUTOR, HANG = "driver", "home", "workers", "executor", "hang"
 ZOMBIE, SLEEPER, BROKER, STALL = "zombie", "sleeper", "broker", "stall"
+JVM = "jvm"
 TRANSACTION = "transaction"  # of Kafka, when it is committed: a step that only tests know
 _STOPPED = {HANG, ZOMBIE, SLEEPER, STALL}
 
@@ -62,6 +63,8 @@ class Killer:
         match whom:
             case "driver" | "hang":
                 return [self.driver]
+            case "jvm":
+                return [process for process in processes() if parent_of(process) == self.driver and is_java(process)]
             case "home" | "zombie" | "sleeper":
                 return [os.getpid()]
             case "broker" | "stall":
@@ -70,7 +73,7 @@ class Killer:
                 return [process for process in processes() if parent_of(process) == os.getpgrp()]
             case _:
                 executor = parent_of(os.getpgrp())
-                assert Path(f"/proc/{executor}/comm").read_text() == "java\n"
+                assert is_java(executor)
                 return [executor]
 
 
@@ -102,6 +105,10 @@ def addresses_of(process: int) -> set[Path]:
 
 def processes() -> list[int]:
     return [int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit()]
+
+
+def is_java(process: int) -> bool:
+    return Path(f"/proc/{process}/comm").read_text() == "java\n"
 
 
 def parent_of(process: int) -> int:

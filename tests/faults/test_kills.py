@@ -22,7 +22,7 @@ from headrace.checkpoint.steps import (
     TASK_RUN,
 )
 from tests.faults.deployment import Deployment, gone
-from tests.faults.kills import EXECUTOR, HOME, WORKERS, Kill
+from tests.faults.kills import EXECUTOR, HOME, JVM, WORKERS, Kill
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
@@ -76,6 +76,15 @@ def test_what_a_killed_driver_leaves_running_does_no_harm_and_ends(deploy, undis
     killed.ends_by_kill()
     place.start().ends_well()
     assert gone(killed.process.pid)
+    assert (place.outputs(), place.stores()) == undisturbed
+
+
+def test_a_jvm_that_is_killed_stops_the_application_and_the_next_start_continues(deploy, jvm, undisturbed):
+    place = deploy("WORDS", config=SMALL)
+    run = place.start(Kill(f"before {TASK_RUN}", 4, JVM))
+    assert run.end() == 1
+    assert "has ended: it was killed by SIGKILL" in run.said
+    place.start(environment=jvm).ends_well()
     assert (place.outputs(), place.stores()) == undisturbed
 
 

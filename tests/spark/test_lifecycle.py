@@ -50,6 +50,36 @@ def test_states_are_kafkas_and_listeners_are_told_of_every_change(place: Place):
     ]
 
 
+@pytest.mark.parametrize("times", [1, 2])
+@pytest.mark.parametrize("state", ["REBALANCING", "RUNNING"])
+def test_a_listener_can_stop_the_application(place: Place, state: str, times: int):
+    """When it starts, or when it is planned again because a topic has got more partitions."""
+    place.create("in", "out")
+    app, seen = place.app(copying()), list[str]()
+
+    def listen(new: str, old: str) -> None:
+        seen.append(new)
+        if seen.count(state) == times and new == state:
+            app.stop()
+
+    app.on_state_change(listen)
+    with app:
+        if times == 2:
+            with Admin(place.log) as admin:
+                admin.add_partitions("in", 3)
+        wait_until_stopped(app)
+    assert seen[-1] == "NOT_RUNNING"
+    del seen[:]
+    with app:  # it can be started again
+        assert app.state == ("NOT_RUNNING" if times == 1 else "RUNNING")
+
+
+def wait_until_stopped(app: Application) -> None:
+    stopped = threading.Event()
+    app.on_state_change(lambda new, old: stopped.set() if new == "NOT_RUNNING" else None)
+    assert app.state == "NOT_RUNNING" or stopped.wait(PATIENCE)
+
+
 def test_an_application_waits_for_its_first_record(place: Place):
     with place.app(copying(), trigger="micro-batch") as app:
         query = app._running()._engine._query  # pyright: ignore[reportOptionalMemberAccess, reportAttributeAccessIssue]

@@ -1,4 +1,4 @@
-"""An application that a signal stops commits its last batch, ends with 0, and prints nothing."""
+"""The end of an application's processes: by a signal, which stops it without noise, and by kills, which leave none."""
 
 from __future__ import annotations
 
@@ -6,13 +6,19 @@ import os
 import signal
 import subprocess
 import sys
+import time
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
 from headrace import serde
 from headrace.log import open_log
+from headrace.log.protocol import Records
+from headrace.model.ids import TopicPartition
 from tests.cli.commands import records
+from tests.faults.deployment import members
 
 pytestmark = pytest.mark.spark
 
@@ -48,24 +54,62 @@ finally:
 """
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_stops_an_application_in_the_middle_of_batches_without_noise(number: int, tmp_path: Path):
-    (tmp_path / "words.py").write_text(PROGRAM)
-    log = open_log(f"file:{tmp_path}/log")
-    log.create_topic("lines", 2)
-    log.create_topic("counts", 2)
-    log.close()
-    process = subprocess.Popen(
-        [sys.executable, "words.py"], cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+HANGING = """
+import time
+
+from headrace import Application, StreamsBuilder, serde
+
+def hang(word):
+    open("hangs", "w").close()
+    time.sleep(3600)
+
+builder = StreamsBuilder()
+builder.stream("lines", key=serde.STRING, value=serde.STRING).map_values(hang).to("counts", value=serde.STRING)
+Application("hanging", builder.build(), "file:log", checkpoint="checkpoint", state_dir="state").run()
+"""
+PATIENCE = 120  # seconds
+
+
+def start(folder: Path, program: str) -> subprocess.Popen[str]:
+    (folder / "program.py").write_text(program)
+    with open_log(f"file:{folder}/log") as log:
+        log.create_topic("lines", 2)
+        log.create_topic("counts", 2)
+        log.append([(TopicPartition("lines", 0), Records([b"a"], [b"word 0"], [1]))])
+    return subprocess.Popen(
+        [sys.executable, "program.py"], cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
         start_new_session=True,
     )  # fmt: skip
+
+
+def wait_until(reached: Callable[[], bool]) -> None:
+    end = time.monotonic() + PATIENCE
+    while not reached():
+        assert time.monotonic() < end
+        time.sleep(0.05)
+
+
+def terminate_all(session: int) -> None:
+    """As systemd does: not only the group of the driver, but also Spark's JVM, its daemon and the slots."""
+    for process in members(session):
+        with suppress(ProcessLookupError):
+            os.kill(process, signal.SIGTERM)
+
+
+def find_jvm(session: int) -> int | None:
+    return next((some for some in members(session) if Path(f"/proc/{some}/comm").read_text() == "java\n"), None)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_stops_an_application_in_the_middle_of_batches_without_noise(number: int, tmp_path: Path):
+    process = start(tmp_path, PROGRAM)
     try:
         records(f"file:{tmp_path}/log", "counts", 30)  # several batches
         if number == signal.SIGINT:
             os.killpg(process.pid, number)  # Ctrl-C goes to every process of a terminal
         else:
-            process.send_signal(number)
-        out, err = process.communicate(timeout=120)
+            terminate_all(process.pid)
+        out, err = process.communicate(timeout=PATIENCE)
     finally:
         process.kill()
     assert (process.returncode, out, err) == (0, "", "")
@@ -73,3 +117,60 @@ def test_a_signal_stops_an_application_in_the_middle_of_batches_without_noise(nu
         record.key: serde.LONG.decode(record.value or b"") for record in records(f"file:{tmp_path}/log", "counts", 30)
     }
     assert set(latest) == {f"word {word}".encode() for word in range(10)}
+
+
+def test_a_signal_while_spark_starts_ends_the_application_without_a_traceback(tmp_path: Path):
+    process = start(tmp_path, HANGING)
+    try:
+        wait_until(lambda: find_jvm(process.pid) is not None)
+        terminate_all(process.pid)
+        _, err = process.communicate(timeout=PATIENCE)
+    finally:
+        process.kill()
+    assert process.returncode == 0
+    assert "Traceback" not in err
+
+
+# ----------------------------------------------------------------------------------------------------- sudden ends
+def kill_driver(process: subprocess.Popen[str]) -> None:
+    process.kill()
+
+
+def kill_jvm(process: subprocess.Popen[str]) -> None:
+    os.kill(find_jvm(process.pid) or -1, signal.SIGKILL)
+
+
+def interrupt_again(process: subprocess.Popen[str]) -> None:
+    """As an impatient user does."""
+    while process.poll() is None:
+        process.send_signal(signal.SIGINT)
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(0.2)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "kill, code, says",
+    [
+        (kill_driver, -signal.SIGKILL, ""),
+        (kill_jvm, 1, "has ended: it was killed by SIGKILL. Start the application again"),
+        (interrupt_again, 130, "Interrupted again: ended at once. The next start continues with the last batch.\n"),
+    ],
+)
+def test_nothing_of_an_application_outlives_its_driver(
+    kill: Callable[[subprocess.Popen[str]], None], code: int, says: str, tmp_path: Path
+):
+    """Not even a function that hangs. That takes at most 10 s; the test allows more, for a machine that is busy."""
+    process = start(tmp_path, HANGING)
+    try:
+        wait_until((tmp_path / "hangs").exists)
+        kill(process)
+        assert process.wait(PATIENCE) == code
+        ended = time.monotonic()
+        wait_until(lambda: not list(members(process.pid)))
+        assert time.monotonic() < ended + 30
+        assert says in process.communicate()[1]
+    finally:
+        process.kill()
+        for left in members(process.pid):
+            os.kill(left, signal.SIGKILL)

@@ -91,12 +91,18 @@ def run(
         with stderr().status(f"{app.application_id} is processing the log …"):
             app.run_available()
         return
+    app.on_state_change(partial(_print_stop, app.application_id))
     serve: Serve = partial(_serve, app, server) if web else _serve_nothing
     if standby:
         with stderr().status("Warming up Spark …"):
             warm_up(app)
     (run_standby if standby else _run)(app, serve)
     print_note(f"{app.application_id} has stopped.")
+
+
+def _print_stop(application_id: str, state: State, before: State) -> None:
+    if state is State.PENDING_SHUTDOWN:
+        print_note(f"{application_id} is stopping: the batch that runs is committed and delivered. Ctrl-C ends it now.")
 
 
 def _run(app: Application, serve: Serve) -> None:

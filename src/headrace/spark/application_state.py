@@ -16,6 +16,7 @@ import shutil
 import signal
 import tempfile
 import threading
+import time
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from enum import StrEnum
@@ -50,12 +51,24 @@ class State(StrEnum):
     ERROR = "ERROR"
 
 
+SAME_INTERRUPT = 0.5  # seconds
+
+
 @contextmanager
 def ended_by_signals() -> Generator[threading.Event]:
-    """Yields an event that SIGINT and SIGTERM set. Only in the main thread: Python handles no signals in others."""
-    over = threading.Event()
+    """Yields an event that SIGINT and SIGTERM set. Only in the main thread: Python handles no signals in others.
+
+    A second SIGINT ends the process at once. One that follows the first within half a second is taken for the same
+    Ctrl-C, which some launchers pass on. A second SIGTERM changes nothing: `timeout` always sends two.
+    """
+    over, first = threading.Event(), float("inf")
 
     def end(number: int, frame: FrameType | None) -> None:
+        nonlocal first
+        if number == signal.SIGINT and time.monotonic() > first + SAME_INTERRUPT:
+            os.write(2, b"Interrupted again: ended at once. The next start continues with the last batch.\n")
+            os._exit(128 + number)
+        first = min(first, time.monotonic())
         over.set()
 
     main = threading.current_thread() is threading.main_thread()

@@ -6,6 +6,7 @@ Headrace makes on one machine.
 
 from __future__ import annotations
 
+import signal
 from importlib import import_module
 
 from pyspark import daemon
@@ -17,5 +18,7 @@ NEEDED = ("pyspark.worker", "headrace.spark.slot")  # by every worker that becom
 if __name__ == "__main__":
     for name in NEEDED:
         import_module(name)
+    # A service manager sends SIGTERM to all processes. The daemon ends when Spark closes its standard input.
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
     end_quietly(daemon)
     daemon.manager()

@@ -41,7 +41,7 @@ from headrace.spark.job import Job, Setup
 from headrace.spark.job_planner import PlannedJob, make_divider, plan_job
 from headrace.spark.micro_batch import MicroBatchQuery
 from headrace.spark.real_time import RealTimeEngine
-from headrace.spark.session import check_context, find_slots, session_of, start_context
+from headrace.spark.session import check_context, explain_lost_jvm, find_slots, session_of, start_context
 from headrace.spark.stats import ApplicationStats
 from headrace.spark.topics import await_ends, first_positions, prepare_topics, topics_read
 
@@ -98,6 +98,7 @@ class Run:
             self.coordinator.close()
             self._log.close()
             raise
+        self._context = context
         slots = find_slots(context, setup.config.slots_free_cores)
         self.job = job.with_checkpoint(self.coordinator.ledger, min(setup.config.num_stream_threads or slots, slots))
         self._topics_checked = time.monotonic()
@@ -229,8 +230,9 @@ class Run:
         self.coordinator.check()
         self._commit_group_offsets()
         if self._engine is not None:
-            self._engine.check()
-            self._engine.look()
+            with explain_lost_jvm(self._context):
+                self._engine.check()
+                self._engine.look()
         if time.monotonic() < self._topics_checked + TOPIC_CHECK_INTERVAL:
             return True
         self._topics_checked = time.monotonic()

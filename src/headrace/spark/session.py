@@ -8,21 +8,23 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterator
 from concurrent.futures import Future
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple
+from typing import Any, BinaryIO, NamedTuple, Protocol
 from uuid import UUID
 
+from py4j.protocol import Py4JNetworkError  # pyright: ignore[reportMissingTypeStubs]
 from pyspark import SparkConf, SparkContext
 from pyspark.java_gateway import launch_gateway  # pyright: ignore[reportUnknownVariableType]
 from pyspark.sql import SparkSession
 
-from headrace.errors import ConfigError
+from headrace.errors import ConfigError, StreamsError
 from headrace.spark.application_state import make_socket_folder
 from headrace.spark.slot_process import LONGEST_PATH
 
@@ -223,13 +225,15 @@ def _submitted_master() -> str | None:
 def _create(conf: SparkConf, *, verbose: bool) -> SparkContext:
     """Creates the context, and hides what a new JVM prints until then: warnings that no user can act on."""
     has_jvm = SparkContext._gateway is not None  # noqa: SLF001 # pyright: ignore[reportPrivateUsage]
-    if verbose or has_jvm:
+    if has_jvm or "PYSPARK_GATEWAY_PORT" in os.environ:
         return SparkContext.getOrCreate(conf)
+    if verbose:
+        return SparkContext(conf=conf, gateway=_launch_jvm(conf, {}))
     read_end, write_end = os.pipe()
     relay = _StderrRelay(os.fdopen(read_end, "rb"))
     try:
         try:
-            gateway = launch_gateway(conf, {"stderr": write_end})
+            gateway = _launch_jvm(conf, {"stderr": write_end})
         finally:
             os.close(write_end)
         context = SparkContext(conf=conf, gateway=gateway)
@@ -243,6 +247,46 @@ def _create(conf: SparkConf, *, verbose: bool) -> SparkContext:
         raise
     relay.open(with_beginning=False)
     return context
+
+
+def _launch_jvm(conf: SparkConf, options: dict[str, Any]) -> Any:
+    """Starts a JVM that ends with this process, and not before: slots and the last batch need it.
+
+    Shells and `timeout` signal a process group, which it is not in; systemd signals every process of a service. It
+    ends when its standard input is closed, which is when this process ends.
+    """
+    gateway: Any = launch_gateway(conf, {**options, "process_group": 0})
+    signals = gateway.jvm.sun.misc
+    signals.Signal.handle(signals.Signal("TERM"), signals.SignalHandler.SIG_IGN)
+    return gateway
+
+
+@contextmanager
+def explain_lost_jvm(context: SparkContext) -> Generator[None]:
+    """Raises an error that says so if the JVM has ended, before or while the block uses it."""
+    _check_jvm(context, 0.0)
+    try:
+        yield
+    except (Py4JNetworkError, ConnectionError) as error:
+        _check_jvm(context, 1.0)
+        raise StreamsError(f"the JVM of Spark does not answer ({error}): it has ended. {_CONTINUES}") from error
+
+
+_CONTINUES = "Start the application again: it continues with the last batch"
+
+
+def _check_jvm(context: SparkContext, seconds: float) -> None:
+    """Raises an error if the JVM, which this process has started, ends within so many seconds."""
+    gateway: Any = context._gateway  # noqa: SLF001 # pyright: ignore[reportPrivateUsage]
+    process = getattr(gateway, "proc", None)
+    if process is not None:
+        with suppress(subprocess.TimeoutExpired):
+            code = process.wait(seconds)
+            how = f"it was killed by {signal.Signals(-code).name}" if code < 0 else f"its exit code is {code}"
+            raise StreamsError(
+                f"the JVM of Spark (process {process.pid}) has ended: {how}. {_CONTINUES}. If no one has killed it, "
+                "look for `Out of memory` in the kernel's log (dmesg)"
+            )
 
 
 class _StderrRelay:
@@ -275,16 +319,24 @@ class _StderrRelay:
             self._thread.join(1.0)  # a JVM that could not start has ended, and so does its output
 
 
-def without_idle_workers(lines: Iterable[bytes]) -> Iterator[bytes]:
+MAX_LINE, MAX_BLOCK = 1 << 16, 1 << 20  # bytes: functions of the user may print without end
+
+
+class _Lines(Protocol):
+    def readline(self, size: int, /) -> bytes: ...
+
+
+def without_idle_workers(source: _Lines) -> Iterator[bytes]:
     r"""Leaves out what PySpark's daemon prints about a worker whose connection was closed; joins other tracebacks.
 
-    >>> worker = [b"Traceback (most recent call last):\n", b'  File "pyspark/daemon.py", line 95, in worker\n']
-    >>> b"".join(without_idle_workers([b"one\n", *worker, b"BrokenPipeError: [Errno 32]\n", b"two\n"]))
+    >>> from io import BytesIO
+    >>> worker = b'Traceback (most recent call last):\n  File "pyspark/daemon.py", line 95, in worker\n'
+    >>> b"".join(without_idle_workers(BytesIO(b"one\n" + worker + b"BrokenPipeError: [Errno 32]\n" + b"two\n")))
     b'one\ntwo\n'
     """
     block = b""
-    for line in lines:
-        if block and line.startswith(b" "):
+    while line := source.readline(MAX_LINE):
+        if block and line.startswith(b" ") and len(block) < MAX_BLOCK:
             block += line
         elif block:
             if not (b"pyspark/daemon.py" in block and line.startswith(b"BrokenPipeError")):

@@ -61,6 +61,7 @@ from headrace.spark.slot_messages import (
     decode_for_slot,
     encode_message,
 )
+from headrace.spark.slot_process import outlive_sigterm
 from headrace.spark.slot_runner import SlotRunner
 from headrace.spark.standbys import LocalStateKeeper
 from headrace.spark.transport import Connection, Endpoint, Frame, port_range
@@ -96,6 +97,7 @@ def slot_function(driver: DriverAddress) -> Any:
 
 
 def _serve_partition(driver: DriverAddress, slots: Iterable[int]) -> Iterator[int]:
+    outlive_sigterm()
     for number in slots:
         try:
             slot = Slot(driver, number)

@@ -312,15 +312,20 @@ class SlotPool:
             with self._changed:
                 due = self.registry.to_submit(time.monotonic())
                 expired = self.registry.expired(time.monotonic())
-            for slot in due:
-                self._submit(slot)
+            try:
+                for slot in due:
+                    self._submit(slot)
+            except Exception as error:  # noqa: BLE001 - the JVM is gone: `explain_lost_jvm`
+                _log.info("slots are no longer submitted: %s", error)
+                return
             for registration in expired:
                 _log.warning(
                     "slot %d on %s was not heard of for %.0f s: it is replaced",
                     registration.slot, registration.host, self.registry.lease,
                 )  # fmt: skip
                 self._lose(registration)
-                self._context.cancelJobGroup(self._group_of(registration.slot))
+                with suppress(Exception):  # the JVM may be gone
+                    self._context.cancelJobGroup(self._group_of(registration.slot))
             with self._changed:
                 if not self._is_over:
                     self._changed.wait(TICK)

@@ -172,6 +172,7 @@ def is_same_user(connection: socket.socket) -> bool:
 def _close_files_except(listener: int) -> None:
     """Closes the inherited files: the worker's connection to Spark must end with the worker."""
     signal.signal(signal.SIGHUP, signal.SIG_DFL)  # the daemon sends it when it ends
+    outlive_sigterm()
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     sys.stdout.flush()
     os.closerange(3, listener)
@@ -234,6 +235,15 @@ def _receive_exactly(connection: socket.socket, size: int) -> bytearray:
 
 
 # ------------------------------------------------------------------------------------------------- the end of a worker
+def outlive_sigterm() -> None:
+    """Keeps SIGTERM from ending this process: service managers send it to all processes, and the driver ends slots.
+
+    It is handled, not ignored or blocked, because programs that a slot starts would inherit that.
+    """
+    signal.signal(signal.SIGTERM, lambda number, frame: None)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
+
+
 def end_quietly(daemon: Any) -> None:
     """Keeps this Python worker of Spark from printing a traceback when Spark closes its connection.
 
