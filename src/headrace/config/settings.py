@@ -134,6 +134,11 @@ class Config:
         "true: log lines have the messages of exceptions about records, which may quote keys and values",
         "runtime.serdes",
     )  # fmt: skip
+    max_record_processing_ms: int = setting(
+        300_000, parsing.milliseconds,
+        "how long your functions may work on one record before it fails, see processing.exception.handler; 0: any time",
+        "spark.slot_runner",
+    )  # fmt: skip
     max_task_idle_ms: int = setting(
         0, parsing.any_whole, "how long a task waits for an input that has no records yet", "spark.batch_planner"
     )

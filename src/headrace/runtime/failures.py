@@ -6,6 +6,7 @@ import logging
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
+from types import CodeType
 from typing import Any, NamedTuple
 
 from headrace.errors import ProcessingError, SerializationError, StreamsError
@@ -42,8 +43,29 @@ class Handlers:
     log_record_values: bool = False  # messages of exceptions, which may quote a record, go to the log
 
 
+class Place(NamedTuple):
+    """The node that is called, and the record in the log, or of another task, that caused it.
+
+    >>> str(Place("KSTREAM-MAP-1", "in", 0, 7))
+    'KSTREAM-MAP-1 at in/0, offset 7'
+    """
+
+    node: str
+    topic: str = ""
+    partition: int = -1
+    offset: int = -1  # -1 while a punctuation runs
+
+    def __str__(self) -> str:
+        record = f"{self.topic}/{self.partition}, offset {self.offset}" if self.topic else "a punctuation"
+        return f"{self.node} at {record}"
+
+
 class Failures:
-    """Applies the handlers, writes dead letters, and counts dropped records."""
+    """Applies the handlers, writes dead letters, and counts dropped records.
+
+    `watch` is called before every call of a node that runs functions of the user. What it raises is an error of the
+    record.
+    """
 
     def __init__(
         self,
@@ -52,8 +74,10 @@ class Failures:
         here: CurrentRecord,
         outbox: list[Output],
         drop: Callable[[str], None],
+        watch: Callable[[Place], None] | None = None,
     ) -> None:
         self.handlers, self.task_id, self.here, self.outbox, self.drop = handlers, task_id, here, outbox, drop
+        self.watch = watch
 
     def deserialization(self, node: str, part: str, error: Exception) -> None:
         row = self.here.row
@@ -73,16 +97,27 @@ class Failures:
 
     def guard(self, node: str, run: Emit) -> Emit:
         """Wraps `run` so that its errors are handled; an error that a node below has reported passes through."""
+        if self.watch is not None:
+            run = self._watched(node, run, self.watch)
 
         def guarded(key: Any, value: Any, timestamp: int, headers: Headers) -> None:
             try:
                 run(key, value, timestamp, headers)
             except StreamsError:
                 raise
+            except SystemExit as error:
+                self.processing(node, Record(key, value, timestamp, headers), _exit_error(error))
             except Exception as error:  # noqa: BLE001 -- user code may raise anything
                 self.processing(node, Record(key, value, timestamp, headers), error)
 
         return guarded
+
+    def _watched(self, node: str, run: Emit, watch: Callable[[Place], None]) -> Emit:
+        def watched(key: Any, value: Any, timestamp: int, headers: Headers) -> None:
+            watch(self.place_of(node))
+            run(key, value, timestamp, headers)
+
+        return watched
 
     def guard_punctuation(self, node: str, run: Callable[[int], None]) -> Callable[[int], None]:
         """Does the same for a function that a punctuation calls."""
@@ -92,6 +127,8 @@ class Failures:
                 run(timestamp)
             except StreamsError:
                 raise
+            except SystemExit as error:
+                self.processing(node, Record(None, None, timestamp), _exit_error(error))
             except Exception as error:  # noqa: BLE001 -- user code may raise anything
                 self.processing(node, Record(None, None, timestamp), error)
 
@@ -148,6 +185,24 @@ class Failures:
         )
         self.outbox.append((topic, None, key, value, timestamp, (*headers, *cause), self.here.order))
 
+    def place_of(self, node: str) -> Place:
+        """Where a call of a node is."""
+        row = self.here.row
+        return Place(node) if row is None else Place(node, *row[:3])
+
     def _place(self) -> str:
         row = self.here.row
         return "a punctuation" if row is None else f"{row[0]}/{row[1]} at offset {row[2]}"
+
+
+def _exit_error(error: SystemExit) -> RuntimeError:
+    return RuntimeError(f"it called sys.exit({error.code!r}): raise an exception, or stop the application from outside")
+
+
+# The functions that `Failures.guard` and `guard_punctuation` return: on the stack while a node runs.
+GUARDS = frozenset(
+    code
+    for method in (Failures.guard, Failures.guard_punctuation)
+    for code in method.__code__.co_consts
+    if isinstance(code, CodeType) and code.co_name == "guarded"
+)

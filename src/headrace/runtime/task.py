@@ -13,7 +13,7 @@ from headrace.errors import StreamsError
 from headrace.model.ids import TaskId, TopicPartition
 from headrace.runtime.compile import Compiler
 from headrace.runtime.environment import CurrentRecord, Env, Lookup, Result
-from headrace.runtime.failures import Failures
+from headrace.runtime.failures import Failures, Place
 from headrace.runtime.lookup import Lookups
 from headrace.runtime.operators.source_sink import Inlet, Outlet
 from headrace.runtime.punctuation import NEVER
@@ -43,6 +43,7 @@ class TaskEnvironment(NamedTuple):
     globals: Mapping[str, Any]  # global stores, by name
     partitions: Callable[[str], int | None] = lambda topic: None  # of a topic, None if not known
     combines: bool = False  # whether records for other tasks may be combined into counts
+    watch: Callable[[Place], None] | None = None  # called before every call of a node with functions of the user
     postpones: bool = True  # whether the wall clock triggers emissions that `emit.interval.ms` held back
 
 
@@ -71,7 +72,9 @@ class Task:
         self.here.stream_time = self._stream_time.value
         env = self._env(config, around)
         for_globals = any(source in nodes for source in graph.global_stores.values())
-        failures = Failures(handlers_of(config, for_globals=for_globals), task_id, self.here, self._outbox, env.drop)
+        handlers = handlers_of(config, for_globals=for_globals)
+        self.is_watched = around.watch is not None
+        failures = Failures(handlers, task_id, self.here, self._outbox, env.drop, around.watch)
         outlet = Outlet(self._outbox, self._counts, self.topic_name, around.partitions)
         compiler = Compiler(graph, task_id, env, serdes, failures, outlet, config, combines=around.combines)
         self._lookups = Lookups(graph, lambda: env, compiler.buffers.suppress, compiler.transformer)

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from headrace.spark.slot_messages import BatchBroken, BatchDone
+from headrace.spark.slot_messages import AtRecord, BatchBroken, BatchDone
 
 
 @dataclass
@@ -32,6 +32,9 @@ class BatchAttempt:
     slots: Mapping[int, int]
     results: dict[int, BatchDone] = field(default_factory=dict[int, BatchDone])
     broken: str | None = None  # why it has to be planned again
+    at: dict[int, AtRecord] = field(default_factory=dict[int, AtRecord])  # what slots said last, by registration
+    suspect: AtRecord | None = None  # the call in which a slot was lost
+    is_lost: bool = False  # a slot was lost
 
     def finish(self, registration: int, done: BatchDone) -> None:
         """A slot has run all of its levels."""
@@ -45,11 +48,17 @@ class BatchAttempt:
         if message.attempt == self.number and slot is not None and not self.is_over:
             self.broken = message.reason
 
+    def report(self, registration: int, message: AtRecord) -> None:
+        """A slot is about to call a node."""
+        if message.attempt == self.number:
+            self.at[registration] = message
+
     def lose(self, registration: int) -> None:
         """A slot is gone. If it has handed back its results, it is not needed for the attempt any more."""
         slot = self._slot(registration)
         if slot is not None and slot not in self.results and self.broken is None:
-            self.broken = f"slot {slot} was lost"
+            self.broken, self.is_lost = f"slot {slot} was lost", True
+            self.suspect = self.at.get(registration)
 
     @property
     def is_over(self) -> bool:

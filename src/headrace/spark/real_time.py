@@ -14,7 +14,7 @@ import queue
 import secrets
 import threading
 import time
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -27,6 +27,7 @@ from headrace.log.open import open_log
 from headrace.model.clock import SystemClock
 from headrace.model.ids import TaskId
 from headrace.query.status import encode_slots
+from headrace.runtime.failures import Place
 from headrace.spark import wire_format
 from headrace.spark.application_state import QueryStoppedError
 from headrace.spark.batch_attempt import BatchAttempt
@@ -34,10 +35,12 @@ from headrace.spark.batch_commits import BatchCommits
 from headrace.spark.batch_planner import Control, Ends, Planner, plan_orders, shortest_interval
 from headrace.spark.delivery_job import SharedDelivery
 from headrace.spark.job import Job, decode_failure, is_local, pickle_job
+from headrace.spark.record_watch import KILLED
 from headrace.spark.session import find_slots
 from headrace.spark.slot import DriverAddress
 from headrace.spark.slot_messages import (
     AbortBatch,
+    AtRecord,
     BatchBroken,
     BatchDone,
     DeliverShare,
@@ -51,6 +54,7 @@ from headrace.spark.transport import port_range
 
 _log = logging.getLogger(__name__)
 GRACE = 8.0  # seconds that a running batch has to end, when the application is stopped
+MAX_LOSSES = 2  # of slots in one batch, before the driver wants to know which record they are at
 MAX_ATTEMPTS = 8  # at one batch, before the application starts anew
 TICK = 0.1  # seconds
 LOOK = 2.0  # seconds between two looks at how many cores Spark has
@@ -99,7 +103,9 @@ class RealTimeEngine:
         self._thread.start()
 
     # ---------------------------------------------------------------------------------------- what slots say (endpoint)
-    def _handle(self, registration: Registration, message: BatchDone | BatchBroken | ShareDelivered | None) -> None:
+    def _handle(
+        self, registration: Registration, message: BatchDone | BatchBroken | AtRecord | ShareDelivered | None
+    ) -> None:
         if isinstance(message, ShareDelivered):
             self._share_answers.put(message)
             return
@@ -113,6 +119,8 @@ class RealTimeEngine:
                     case BatchBroken():
                         attempt.fail(registration.number, message)
                         unreached = message.peer, message.attempt
+                    case AtRecord():
+                        attempt.report(registration.number, message)
                     case None:
                         attempt.lose(registration.number)
                 if attempt.is_over:
@@ -160,6 +168,7 @@ class RealTimeEngine:
     def _run_batch(self, planner: Planner, control: Control, clock: int, ends: Sequence[Ends], began: float) -> None:
         """Runs the batch, in as many attempts as it takes, and commits it."""
         number, job = control.number + 1, self._job
+        losses, suspects = 0, dict[Place, str]()
         for failures in range(1, MAX_ATTEMPTS + 1):
             with step(RANGES_PLANNED, job.at_step):
                 planner.mark_planned(control)
@@ -167,7 +176,8 @@ class RealTimeEngine:
             if places is None:
                 return
             planned = time.perf_counter()
-            attempt = self._begin(plan_orders(job, control, number, clock, ends, places.__getitem__))
+            orders = plan_orders(job, control, number, clock, ends, places.__getitem__)
+            attempt = self._begin(orders, suspects, is_watched=losses >= MAX_LOSSES or bool(suspects))
             with self._changed:
                 while not attempt.is_over and not self._is_cut:
                     self._changed.wait(TICK)
@@ -193,13 +203,20 @@ class RealTimeEngine:
                 reason = str(error)
             _log.info("batch %d is planned again: %s", number, reason.strip().rpartition("\n")[2])
             self._abort(attempt)
+            losses += attempt.is_lost
+            if attempt.suspect is not None:
+                place, reason = attempt.suspect.place, attempt.suspect.reason or KILLED.format(count=losses)
+                _log.warning("slot lost in batch %d: %s: %s", number, place, reason)
+                suspects[place] = reason
             self._pause_after(failures)
             control = self._commits.control()
             with planning():
                 ends = planner.plan_ends(control)
         raise QueryStoppedError(f"batch {number} could not be run in {MAX_ATTEMPTS} attempts: {reason}")
 
-    def _begin(self, orders: dict[tuple[int, int], bytes]) -> BatchAttempt:
+    def _begin(
+        self, orders: dict[tuple[int, int], bytes], suspects: Mapping[Place, str], *, is_watched: bool
+    ) -> BatchAttempt:
         """Sends the orders of a batch to the slots that take part in it."""
         layout, levels = self._pool.layout, range(len(self._job.plan.levels))
         slots = {slot: layout[slot] for slot in sorted({slot for _, slot in orders})}
@@ -209,7 +226,7 @@ class RealTimeEngine:
             self._attempt = attempt
         for slot, registration in slots.items():
             given = [orders.get((level, slot), b"") for level in levels]
-            self._pool.send(registration, RunBatch(attempt.number, list(slots), given))
+            self._pool.send(registration, RunBatch(attempt.number, list(slots), given, is_watched, [*suspects.items()]))
         with self._changed:
             for registration in slots.values():  # one may have been lost before the attempt was known
                 if not self._pool.is_live(registration):

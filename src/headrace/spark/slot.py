@@ -32,12 +32,14 @@ from pyspark import cloudpickle
 from headrace.checkpoint.local_copies import LocalCopies
 from headrace.errors import InvalidStateStoreError, StreamsError, UnsafePathError
 from headrace.model.ids import TaskId
+from headrace.runtime.failures import Place
 from headrace.spark import wire_format
 from headrace.spark.delivery_job import ShareWriter
 from headrace.spark.exchange import Delivery, Exchange
 from headrace.spark.job import Job
 from headrace.spark.slot_messages import (
     AbortBatch,
+    AtRecord,
     BatchBroken,
     BatchDone,
     CheckPeers,
@@ -62,7 +64,7 @@ from headrace.spark.slot_messages import (
     encode_message,
 )
 from headrace.spark.slot_process import outlive_sigterm
-from headrace.spark.slot_runner import SlotRunner
+from headrace.spark.slot_runner import SlotRunner, limit_calls
 from headrace.spark.standbys import LocalStateKeeper
 from headrace.spark.transport import Connection, Endpoint, Frame, port_range
 
@@ -251,6 +253,7 @@ class Slot:
         self._job, self._runner = job, SlotRunner(job, LocalCopies(job.local_state, job.checkpoint_id))
         delay = job.config.state_cleanup_delay_ms / 1000
         self._keeper = LocalStateKeeper(self._runner.standbys, self._runner.copies, delay, self._tell_copies)
+        limit_calls(job, self._give_up)
         gc.collect()
         gc.freeze()  # what is there now stays
         self._check_peers(message.peers)
@@ -321,6 +324,9 @@ class Slot:
                 return  # it was aborted before it began
             self._exchange.begin(batch.attempt, set(batch.slots))
         self._last_batch = batch.attempt, frozenset(batch.slots)
+        watch = self._running().watch
+        watch.report = partial(self._report, batch.attempt) if batch.is_watched else None
+        watch.suspects = dict(batch.suspects)
         results: list[bytes] = []
         took: list[float] = []
         waited: list[float] = []
@@ -343,6 +349,15 @@ class Slot:
             self._send(BatchBroken(batch.attempt, traceback.format_exc(), None))
         else:
             self._send(BatchDone(batch.attempt, results, took, waited))
+
+    def _report(self, attempt: int, place: Place) -> None:
+        self._send(AtRecord(attempt, place))
+
+    def _give_up(self, place: Place, reason: str) -> None:
+        """A function of the user does not come back: the driver is told, and the slot ends."""
+        with suppress(ConnectionError):
+            self._driver.send(encode_message(AtRecord(self._last_batch[0], place, reason)))
+        os._exit(1)
 
     def _rows_for(self, attempt: int, level: int) -> list[bytes] | None:
         """Waits until a level may begin, and returns the rows for it; None if the attempt was aborted."""

@@ -1,7 +1,7 @@
 """What the driver and the slots say to each other, over the connections of `transport`.
 
     driver ─▶ slot   Start, CheckPeers, Layout, RunBatch, AbortBatch, Committed, DeliverShare, Stop
-    slot ─▶ driver   Hello, LocalState, Unreachable, Heartbeat, BatchDone, BatchBroken, ShareDelivered
+    slot ─▶ driver   Hello, LocalState, Unreachable, Heartbeat, BatchDone, BatchBroken, AtRecord, ShareDelivered
     slot ─▶ slot     Introduction, Probe, ProbeAnswer, SlotRows
 
 Every message is an array in MessagePack: its name, then its fields. What tasks say (orders, rows, receipts) is inside,
@@ -11,6 +11,8 @@ packed by `wire_format`, and is not decoded on the way.
 from __future__ import annotations
 
 import msgspec
+
+from headrace.runtime.failures import Place
 
 
 class Message(msgspec.Struct, array_like=True, tag=True):
@@ -63,6 +65,8 @@ class RunBatch(Message):
     attempt: int
     slots: list[int]
     levels: list[bytes]
+    is_watched: bool = False  # the slot says `AtRecord` before every call of a node with functions of the user
+    suspects: list[tuple[Place, str]] = []  # where a process has ended: these records fail, with that reason
 
 
 class AbortBatch(Message):
@@ -136,6 +140,17 @@ class BatchBroken(Message):
     peer: int | None
 
 
+class AtRecord(Message):
+    """The slot is about to call a node with a record. If the slot is lost now, that was the reason.
+
+    With a `reason` it ends itself, because the call cannot be interrupted.
+    """
+
+    attempt: int
+    place: Place
+    reason: str = ""
+
+
 class ShareDelivered(Message):
     """A `wire_format.ShareDone` or `wire_format.Failed`, or the reason why it can be tried again."""
 
@@ -177,7 +192,7 @@ class SlotRows(Message):
 
 
 ToSlot = Start | CheckPeers | Layout | RunBatch | AbortBatch | Committed | DeliverShare | Stop
-ToDriver = Hello | LocalState | Unreachable | Heartbeat | BatchDone | BatchBroken | ShareDelivered
+ToDriver = Hello | LocalState | Unreachable | Heartbeat | BatchDone | BatchBroken | AtRecord | ShareDelivered
 ToPeer = Introduction | Probe | ProbeAnswer | SlotRows
 
 encode_message = msgspec.msgpack.Encoder().encode

@@ -27,6 +27,7 @@ from headrace.query.status import SlotReport, Traffic
 from headrace.spark.placement import Placement
 from headrace.spark.slot import CANNOT_START, DriverAddress, digest_of_job, slot_function
 from headrace.spark.slot_messages import (
+    AtRecord,
     BatchBroken,
     BatchDone,
     CheckPeers,
@@ -74,7 +75,7 @@ class SlotPool:
         replicas: int,
         stateful: Collection[TaskId],
         last_change: Callable[[TaskId], int],
-        handle: Callable[[Registration, BatchDone | BatchBroken | ShareDelivered | None], None],
+        handle: Callable[[Registration, BatchDone | BatchBroken | AtRecord | ShareDelivered | None], None],
     ) -> None:
         self._context, self._application, self._job, self._handle = context, application, job, handle
         self._group = f"headrace-{application}-{secrets.token_hex(4)}"

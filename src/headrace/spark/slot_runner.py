@@ -12,6 +12,8 @@ the checkpoint; the manifest decides which attempt counts.
 from __future__ import annotations
 
 import gc
+import os
+import sys
 import time
 from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -30,6 +32,7 @@ from headrace.errors import StreamsError
 from headrace.log.open import open_log
 from headrace.log.protocol import Log
 from headrace.model.ids import TaskId, TopicPartition
+from headrace.runtime.failures import Place
 from headrace.runtime.partitioning import lay_out_state, route_records
 from headrace.runtime.rows import Input, Inputs, PartitionBatch, read_batches
 from headrace.runtime.task import Task, TaskEnvironment
@@ -37,6 +40,7 @@ from headrace.spark import wire_format
 from headrace.spark.batch_planner import count_lost_offsets, read_range
 from headrace.spark.changelogs import fill_stores
 from headrace.spark.job import Job, encode_failure, find_file, load_job
+from headrace.spark.record_watch import CallTimeout, RecordWatch
 from headrace.spark.routing import Router
 from headrace.spark.slot_process import Handler, Message, SlotProcesses
 from headrace.spark.standbys import Standbys
@@ -64,7 +68,21 @@ def make_handler(job: str) -> Handler:
     """Makes the handler of a slot process that runs tasks."""
     # The objects of a batch live until its end: with the default thresholds the collector takes a quarter of the time.
     gc.set_threshold(100_000, 20, 20)
-    return SlotRunner(load_job(job)).handle
+    loaded = load_job(job)
+    limit_calls(loaded, _end_process)
+    return SlotRunner(loaded).handle
+
+
+def limit_calls(job: Job, give_up: Callable[[Place, str], None]) -> None:
+    """Interrupts functions of the user that take longer than the settings allow, in this process."""
+    limit = job.config.max_record_processing_ms
+    if limit:
+        CallTimeout(limit / 1000, give_up)
+
+
+def _end_process(place: Place, reason: str) -> None:
+    sys.stderr.write(f"headrace: {place}: {reason}. It could not be interrupted, so its process ends\n")
+    os._exit(1)
 
 
 class SlotRunner:
@@ -88,6 +106,7 @@ class SlotRunner:
         self._routes: dict[tuple[int, TopicPartition], Callable[[bytes | None], int]] = {}  # of readers
         self._global_stores = GlobalStores(self)
         self._stats = TaskStats((), 0)  # of the attempt that is running
+        self.watch = RecordWatch()
         self.places: Mapping[TaskId, int] | None = None  # slots by task; None: the job's own assignment
 
     def close(self) -> None:
@@ -286,9 +305,12 @@ class SlotRunner:
         if restored.how != READY:
             self._stats.restored = restored.how, restored.entries, 1000 * (time.perf_counter() - began)
         task = self._tasks.get(task_id)
-        if task is None or restored.how != READY or task.state.version != base:
+        watch = None if self.watch.report is None else self.watch
+        if task is None or restored.how != READY or task.state.version != base or (watch and not task.is_watched):
             nodes = job.nodes_of(task_id.subtopology)
-            environment = TaskEnvironment(job.config, self._global_stores.stores, self._partitions, combines=True)
+            environment = TaskEnvironment(
+                job.config, self._global_stores.stores, self._partitions, combines=True, watch=watch
+            )
             self._tasks[task_id] = Task(task_id, job.graph, nodes, restored.engine, environment, clock=orders.clock)
         return self._tasks[task_id]
 
