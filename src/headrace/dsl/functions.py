@@ -28,7 +28,10 @@ def with_key(f: Function, what: str = "a function of values") -> Function:
     def run(key: Any, value: Any) -> Any:
         return f(value)
 
-    return run
+    async def run_async(key: Any, value: Any) -> Any:
+        return await f(value)
+
+    return run_async if inspect.iscoroutinefunction(f) else run
 
 
 def with_key_joiner(f: Function, what: str = "a joiner") -> Function:
@@ -44,6 +47,19 @@ def with_key_joiner(f: Function, what: str = "a joiner") -> Function:
         return f(left, right)
 
     return run
+
+
+def takes_arrow(f: Function) -> bool:
+    """True if the parameter of a function is annotated with an Arrow array.
+
+    >>> takes_arrow(lambda values: values)
+    False
+    """
+    try:
+        annotations = [parameter.annotation for parameter in inspect.signature(f).parameters.values()]
+    except (TypeError, ValueError):  # a builtin without a signature
+        return False
+    return any(str(getattr(found, "__name__", found)).rpartition(".")[2].startswith("Array") for found in annotations)
 
 
 def exactly(count: int, f: Function, what: str) -> Function:

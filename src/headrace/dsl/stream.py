@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, replace
 from datetime import timedelta
-from typing import Any, Generic, Self, TextIO, cast, overload
+from typing import Any, Generic, Literal, Self, TextIO, cast, overload
 
 from headrace.dsl import joins
-from headrace.dsl.functions import Function, printer, topic_extractor, with_key, with_key_joiner
+from headrace.dsl.functions import Function, exactly, printer, takes_arrow, topic_extractor, with_key, with_key_joiner
 from headrace.dsl.grouped import KGroupedStream
 from headrace.dsl.joins import JoinKind, JoinOptions, Side
 from headrace.dsl.logical.graph import Operate, Place, Step, Write, repartition
@@ -29,7 +29,7 @@ from headrace.dsl.types import (
     V_co,
 )
 from headrace.hints import explain_names
-from headrace.model.windows import JoinWindows
+from headrace.model.windows import JoinWindows, milliseconds
 from headrace.serde.protocol import Serde
 from headrace.topology import validation
 from headrace.topology.builder import stores_of
@@ -42,6 +42,8 @@ from headrace.topology.nodes import (
     Foreach,
     Map,
     MapValues,
+    MapValuesAsync,
+    MapValuesBatch,
     PassThrough,
     Peek,
     Process,
@@ -145,6 +147,153 @@ class KStream(Generic[K_co, V_co]):
         <KStream KSTREAM-MAPVALUES-0000000001>
         """
         node = MapValues(self._name(name, "KSTREAM-MAPVALUES-"), with_key(change))
+        return KStream(self.place.changing(node, value=True), self.rekeyed)
+
+    @overload
+    def map_values_batch(
+        self,
+        change: Callable[[list[V_co]], Iterable[V2]],
+        *,
+        max_records: int = 1000,
+        arrow: Literal[False] | None = None,
+        name: str | None = None,
+    ) -> KStream[K_co, V2]: ...
+    @overload
+    def map_values_batch(
+        self,
+        change: Callable[[Any], Any],
+        *,
+        max_records: int = 1000,
+        arrow: bool | None = None,
+        name: str | None = None,
+    ) -> KStream[K_co, Any]: ...
+    def map_values_batch(
+        self,
+        change: Callable[[Any], Any],
+        *,
+        max_records: int = 1000,
+        arrow: bool | None = None,
+        name: str | None = None,
+    ) -> KStream[K_co, Any]:
+        """Replace values by those that `change` returns for a list of them: for models and vectorised code.
+
+        `change` gets up to `max_records` values of a batch, and returns as many, in the same order. It gets an Arrow
+        array if its parameter is annotated with `pyarrow.Array`, or with `arrow=True`. If it raises, it is called again
+        for each value alone, and the records for which it raises then go where the exception handler says.
+
+        In a `TopologyTestDriver` a batch is one record.
+
+        >>> from headrace import StreamsBuilder, serde
+        >>> from headrace.testing import TopologyTestDriver
+        >>> builder = StreamsBuilder()
+        >>> numbers = builder.stream("numbers", value=serde.DOUBLE)
+        >>> scaled = numbers.map_values_batch(lambda values: [value / 10 for value in values], max_records=500)
+        >>> scaled.to("scaled", value=serde.DOUBLE)
+        >>> with TopologyTestDriver(builder.build()) as driver:
+        ...     driver.input_topic("numbers", value=serde.DOUBLE).pipe_all([1.0, 2.0])
+        ...     driver.output_topic("scaled", value=serde.DOUBLE).read_values()
+        [0.1, 0.2]
+        """
+        function = exactly(1, change, "a function of many values")
+        if max_records < 1:
+            raise ValueError(f"max_records is 1 or more, not {max_records}")
+        wants_arrow = takes_arrow(function) if arrow is None else arrow
+        node = MapValuesBatch(self._name(name, "KSTREAM-MAPVALUES-BATCH-"), function, max_records, wants_arrow)
+        return KStream(self.place.changing(node, value=True), self.rekeyed)
+
+    @overload
+    def map_values_async(
+        self,
+        lookup: Callable[[V_co], Awaitable[V2]] | Callable[[K_co, V_co], Awaitable[V2]],
+        *,
+        capacity: int = 100,
+        timeout: int | timedelta | None = 10_000,
+        retry: int = 0,
+        cache: int | timedelta | None = None,
+        max_cached: int = 10_000,
+        name: str | None = None,
+    ) -> KStream[K_co, V2]: ...
+    @overload
+    def map_values_async(
+        self,
+        lookup: Callable[[R], Awaitable[V]],
+        *,
+        on: Callable[[V_co], R] | Callable[[K_co, V_co], R],
+        joiner: Callable[[V_co, V], V2] | Callable[[K_co, V_co, V], V2],
+        capacity: int = 100,
+        timeout: int | timedelta | None = 10_000,
+        retry: int = 0,
+        cache: int | timedelta | None = None,
+        max_cached: int = 10_000,
+        name: str | None = None,
+    ) -> KStream[K_co, V2]: ...
+    @overload
+    def map_values_async(
+        self,
+        lookup: Callable[..., Any],
+        *,
+        on: Callable[..., Any] | None = None,
+        joiner: Callable[..., Any] | None = None,
+        capacity: int = 100,
+        timeout: int | timedelta | None = 10_000,
+        retry: int = 0,
+        cache: int | timedelta | None = None,
+        max_cached: int = 10_000,
+        name: str | None = None,
+    ) -> KStream[K_co, Any]: ...
+    def map_values_async(
+        self,
+        lookup: Callable[..., Any],
+        *,
+        on: Callable[..., Any] | None = None,
+        joiner: Callable[..., Any] | None = None,
+        capacity: int = 100,
+        timeout: int | timedelta | None = 10_000,
+        retry: int = 0,
+        cache: int | timedelta | None = None,
+        max_cached: int = 10_000,
+        name: str | None = None,
+    ) -> KStream[K_co, Any]:
+        """Replace values by what `lookup` finds elsewhere: for calls of other services. Up to `capacity` run at a time.
+
+        `lookup` is an `async def` of the value, or of key and value; a plain function runs in threads. The records keep
+        their order, and all calls of a batch end before it is committed, so results are exactly once, calls are not.
+        A call that takes longer than `timeout` ms or raises is repeated `retry` times, with growing pauses; then the
+        record goes where the exception handler says.
+
+        With `on`, `lookup` gets what `on` chooses of the value, and `joiner(value, found)` makes the new value. Equal
+        arguments are looked up once in a batch, and answers are used again for `cache` ms, for `max_cached` arguments.
+
+        >>> from headrace import StreamsBuilder, serde
+        >>> from headrace.testing import TopologyTestDriver
+        >>> async def find_name(customer: int) -> str:
+        ...     return {1: "Ada"}[customer]
+        >>> builder = StreamsBuilder()
+        >>> orders = builder.stream("orders", value=serde.JSON)
+        >>> named = orders.map_values_async(
+        ...     find_name, on=lambda order: order["by"], joiner=lambda order, name: {**order, "by": name}, cache=60_000
+        ... )
+        >>> named.to("named", value=serde.JSON)
+        >>> with TopologyTestDriver(builder.build()) as driver:
+        ...     driver.input_topic("orders", value=serde.JSON).pipe({"by": 1, "what": "pen"})
+        ...     driver.output_topic("named", value=serde.JSON).read_values()
+        [{'by': 'Ada', 'what': 'pen'}]
+        """
+        if capacity < 1 or retry < 0 or max_cached < 0:
+            raise ValueError(f"capacity={capacity}, retry={retry}, max_cached={max_cached}: at least 1, 0 and 0")
+        if (on is None) != (joiner is None):
+            raise TypeError("on= chooses what is looked up, joiner= what becomes of the value: give both or none")
+        node = MapValuesAsync(
+            self._name(name, "KSTREAM-MAPVALUES-ASYNC-"),
+            with_key(lookup) if on is None else exactly(1, lookup, "a lookup"),
+            None if on is None else with_key(on),
+            None if joiner is None else with_key_joiner(joiner),
+            capacity,
+            None if timeout is None else milliseconds(timeout, "the timeout", at_least=1),
+            retry,
+            0 if cache is None else max_cached,
+            None if cache is None else milliseconds(cache, "the time in the cache"),
+        )
         return KStream(self.place.changing(node, value=True), self.rekeyed)
 
     @overload

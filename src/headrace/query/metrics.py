@@ -18,7 +18,17 @@ from headrace.topology.graph import Graph
 from headrace.topology.subtopologies import plan
 
 # These nodes forward each record exactly once to every child.
-ONE_TO_ONE = (n.PassThrough, n.Map, n.MapValues, n.SelectKey, n.Peek, n.TablePassThrough, n.TableToStream)
+ONE_TO_ONE = (
+    n.PassThrough,
+    n.Map,
+    n.MapValues,
+    n.MapValuesBatch,
+    n.MapValuesAsync,
+    n.SelectKey,
+    n.Peek,
+    n.TablePassThrough,
+    n.TableToStream,
+)
 
 
 class NodeIndex:

@@ -16,6 +16,7 @@ from headrace.runtime.failures import Failures
 from headrace.runtime.lookup import feeds_aggregate, feeds_suppressed_aggregate
 from headrace.runtime.operators import (
     aggregate,
+    batches,
     foreign_key_join,
     process,
     session_aggregate,
@@ -54,6 +55,9 @@ class Program:
     punctuations: Mapping[Punctuation, Punctuations] = field(
         default_factory=lambda: {kind: Punctuations() for kind in Punctuation}
     )
+    buffers: list[batches.BatchBuffer] = field(
+        default_factory=list[batches.BatchBuffer]
+    )  # of records that wait for a function of many, in the order from the sources down
     users: list[Any] = field(default_factory=list[Any])  # processors and transformers, to be closed at the end
 
 
@@ -118,6 +122,10 @@ class Compiler:
                 return stateless.map_(node, emit)
             case n.MapValues():
                 return stateless.map_values(node, emit)
+            case n.MapValuesBatch():
+                return self._hold(batches.map_values_batch(node, env, self.failures, emit))
+            case n.MapValuesAsync():
+                return self._hold(batches.map_values_async(node, env, self.failures, emit))
             case n.FlatMap():
                 return stateless.flat_map(node, emit)
             case n.FlatMapValues():
@@ -191,6 +199,10 @@ class Compiler:
                 return foreign_key_join.respond(node, self.serdes.of_join(None, node.value)[1], env, emit)
             case _:
                 assert_never(node)
+
+    def _hold(self, buffer: batches.BatchBuffer) -> Emit:
+        self.program.buffers.insert(0, buffer)  # nodes are compiled from the leaves up
+        return buffer.take
 
     def _needs_true_old(self, node: n.Node) -> bool:
         return feeds_suppressed_aggregate(self.graph, node.name)

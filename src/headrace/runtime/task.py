@@ -83,7 +83,9 @@ class Task:
             (some.due, failures.guard_punctuation(some.node, lambda _, emit=some.emit: emit()))
             for some in (env.postponed if around.postpones else ())
         ]
+        self._buffers = self._program.buffers
         self._flushers = [env.flushers[store] for store in self.state.specs if store in env.flushers]
+        self._flushers += [buffer.flush for buffer in self._buffers]
         self._stream_punctuations = self._program.punctuations[Punctuation.STREAM_TIME]
         self._inlets = self._by_topic()
         self._tallies = any(inlet.tally for inlet in self._inlets.values())
@@ -187,6 +189,8 @@ class Task:
             self._outbox.clear()
             self._counts.clear()
             self._dropped.clear()
+            for buffer in self._buffers:
+                buffer.clear()
             self.here.commit_requested = False
             raise
 
@@ -223,6 +227,9 @@ class Task:
 
     def _process(self, rows: Iterable[Decoded]) -> None:
         """Processes decoded rows; after each row it runs what is due by stream time."""
+        if self._buffers:
+            self._process_in_batches(rows)
+            return
         here, punctuations = self.here, self._stream_punctuations
         for row, key, value, timestamp, emit in rows:
             here.row, here.order = row, row[7]
@@ -231,6 +238,26 @@ class Task:
             emit(key, value, timestamp, row[6])
             if here.stream_time >= punctuations.due:
                 punctuations.run(here.stream_time)
+
+    def _process_in_batches(self, rows: Iterable[Decoded]) -> None:
+        """Does the same where records wait for a function of many: only those of one source wait together."""
+        here, punctuations, last = self.here, self._stream_punctuations, None
+        for row, key, value, timestamp, emit in rows:
+            if emit is not last:
+                self._flush_buffers()
+                last = emit
+            here.row, here.order = row, row[7]
+            if timestamp > here.stream_time:
+                here.stream_time = timestamp
+            emit(key, value, timestamp, row[6])
+            if here.stream_time >= punctuations.due:
+                self._flush_buffers()
+                punctuations.run(here.stream_time)
+        self._flush_buffers()
+
+    def _flush_buffers(self) -> None:
+        while True in [buffer.flush() for buffer in self._buffers]:
+            pass  # flushing one may fill another
 
     def _run_by_clock(self, clock: int) -> None:
         """Runs what is due and was not run by a record; stream time may have come from other tasks."""

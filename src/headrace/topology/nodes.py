@@ -292,6 +292,31 @@ class MapValues:
 
 
 @dataclass(frozen=True, slots=True)
+class MapValuesBatch:
+    """A function of many values, which returns as many."""
+
+    name: str
+    change: Callable[[Any], Any]
+    max_records: int
+    arrow: bool  # the function takes an Arrow array, not a list
+
+
+@dataclass(frozen=True, slots=True)
+class MapValuesAsync:
+    """A lookup of each value elsewhere, many at a time. Without `on`, `lookup` takes the key and the value."""
+
+    name: str
+    lookup: Callable[..., Any]
+    on: KeyValueFunction | None  # chooses the one argument of `lookup`
+    joiner: KeyedJoiner | None  # (key, value, what was found) -> value
+    capacity: int
+    timeout_ms: int | None
+    retries: int
+    cache_entries: int
+    cache_ms: int | None
+
+
+@dataclass(frozen=True, slots=True)
 class FlatMap:
     name: str
     change: KeyValueFunction  # -> iterable of (key, value)
@@ -456,6 +481,7 @@ class GlobalJoin:
 
 Node = (
     Source | Sink | PassThrough | Filter | Map | MapValues | FlatMap | FlatMapValues | SelectKey | Peek | Foreach
+    | MapValuesBatch | MapValuesAsync
     | Branch | Process | StreamAggregate | StreamReduce | WindowAggregate | SlidingAggregate | SessionAggregate
     | JoinWindow | StreamJoin | SelfJoin | StreamTableJoin | GlobalJoin | TableSource | TableFilter | TableMapValues
     | TableTransformValues | TablePassThrough | TableToStream | Suppress | TableRekey | TableAggregate | TableReduce
