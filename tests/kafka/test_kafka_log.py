@@ -15,7 +15,7 @@ from headrace.log.kafka.clients import kafka
 from headrace.log.open import open_log
 from headrace.log.protocol import Extent, Records
 from headrace.model.ids import TopicPartition
-from headrace.testing.broker import _free_port
+from headrace.testing.broker import free_port
 from tests.clocks import ManualClock
 from tests.kafka.prefixed_log import PrefixedLog
 from tests.log.harness import A, records, rows, until, values
@@ -135,7 +135,7 @@ def test_servers_that_are_not_there_and_settings_that_cannot_be_are_named():
     for address in ("kafka://", "kafka://host", "kafka://host:port"):
         with pytest.raises(ConfigError, match="write kafka://HOST:PORT"):
             open_log(address)
-    nowhere = f"kafka://127.0.0.1:{_free_port()}"
+    nowhere = f"kafka://127.0.0.1:{free_port()}"
     with (
         KafkaLog(nowhere, {"default.api.timeout.ms": 500}) as log,
         pytest.raises(LogUnavailableError, match=r"got no answer: .* Are the brokers running"),

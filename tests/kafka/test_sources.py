@@ -16,7 +16,7 @@ from headrace.log.kafka import KafkaLog
 from headrace.log.protocol import Records
 from headrace.model.ids import TopicPartition
 from headrace.testing import KafkaBroker
-from headrace.testing.broker import _free_port
+from headrace.testing.broker import free_port
 from tests.kafka.acls import allow
 from tests.log.harness import until
 from tests.spark.places import PATIENCE_MS, Place, wait_for
@@ -186,7 +186,7 @@ def rows_of(log: KafkaLog, at: TopicPartition) -> list[Any]:
 
 
 def test_a_broker_that_is_away_at_the_start_is_waited_for_and_then_named(tmp_path: Path, caplog):
-    nowhere = Place(tmp_path, f"kafka://127.0.0.1:{_free_port()}", "nowhere")
+    nowhere = Place(tmp_path, f"kafka://127.0.0.1:{free_port()}", "nowhere")
     with pytest.raises(LogUnavailableError, match=r"got no answer: .* Are the brokers running"):
         nowhere.app(copying(nowhere), config={"default.api.timeout.ms": 4000}).start()
     assert "listing the topics got no answer from 127.0.0.1" in caplog.text

@@ -16,10 +16,19 @@ import typer
 
 from headrace.cli.options import AsJson, takes_log
 from headrace.cli.output import CommandError, UsageError, print_note, silence_stdout
-from headrace.cli.text_formats import TextFormat, find_format, is_true, parse_properties, to_json
+from headrace.cli.text_formats import (
+    SCHEMA_PROPERTIES,
+    TextFormat,
+    find_reader,
+    is_true,
+    parse_properties,
+    to_json,
+    to_text,
+)
 from headrace.clients import Consumer, ConsumerRecord
 from headrace.log import Log
 from headrace.model.ids import TopicPartition
+from headrace.serde.protocol import decode_part
 
 PROPERTIES: dict[str, str | None] = {
     "print.timestamp": "false",
@@ -34,6 +43,7 @@ PROPERTIES: dict[str, str | None] = {
     "null.literal": "null",
     "key.deserializer": None,
     "value.deserializer": None,
+    **SCHEMA_PROPERTIES,
 }
 
 
@@ -77,7 +87,7 @@ class LineFormatter:
             "headers": [[name, to_json(value)] for name, value in record.headers],
             "key": to_json(_decode_field(self._key, record.key, record, "key")),
             "value": to_json(_decode_field(self._value, record.value, record, "value")),
-        }) + b"\n"  # fmt: skip
+        }, default=to_text) + b"\n"  # fmt: skip
 
     def _format_field(self, text_format: TextFormat, raw: bytes | None, record: ConsumerRecord, what: str) -> bytes:
         value = _decode_field(text_format, raw, record, what)
@@ -88,7 +98,7 @@ def _decode_field(text_format: TextFormat, raw: bytes | None, record: ConsumerRe
     if raw is None:
         return None
     try:
-        return text_format.serde.decode(raw)
+        return decode_part(text_format.serde, raw, record.headers)
     except Exception as error:
         place = f"offset {record.offset} of {record.topic}-{record.partition}"
         raise CommandError(
@@ -105,7 +115,7 @@ Properties = Annotated[
         "--property",
         "--formatter-property",
         help="print.key, print.value, print.timestamp, print.partition, print.offset, print.headers, key.separator, "
-        "headers.separator, line.separator, null.literal: as key=value, with Kafka's meanings.",
+        "headers.separator, line.separator, null.literal, schema.registry.url: as key=value, with Kafka's meanings.",
     ),
 ]
 
@@ -122,8 +132,14 @@ def consume(
     max_messages: Annotated[int | None, typer.Option(min=0, help="Stop after so many records.")] = None,
     timeout_ms: Annotated[int | None, typer.Option(min=0, help="Stop when no record arrived for so long.")] = None,
     properties: Properties = None,
-    key_deserializer: Annotated[str | None, typer.Option(help="string, long, json …, or Kafka's class.")] = None,
-    value_deserializer: Annotated[str | None, typer.Option(help="string, long, json …, or Kafka's class.")] = None,
+    key_deserializer: Annotated[
+        str | None,
+        typer.Option("--key-deserializer", "--key-format", help="string, long, json, avro …, or Kafka's class."),
+    ] = None,
+    value_deserializer: Annotated[
+        str | None,
+        typer.Option("--value-deserializer", "--value-format", help="string, long, json, avro …, or Kafka's class."),
+    ] = None,
     skip_message_on_error: Annotated[
         bool, typer.Option("--skip-message-on-error", help="Skip records that cannot be decoded.")
     ] = False,
@@ -131,8 +147,8 @@ def consume(
 ) -> None:
     """Print the records of topics, one a line, until Ctrl-C."""
     chosen = parse_properties(properties or [], PROPERTIES)
-    key = find_format(key_deserializer or chosen.get("key.deserializer", "bytes"))
-    value = find_format(value_deserializer or chosen.get("value.deserializer", "bytes"))
+    key = find_reader(key_deserializer or chosen.get("key.deserializer", "bytes"), "key", chosen)
+    value = find_reader(value_deserializer or chosen.get("value.deserializer", "bytes"), "value", chosen)
     names = _find_topics(log, topic, include)
     formatter = LineFormatter(chosen, key, value, {n: log.topic(n).config["message.timestamp.type"] for n in names})
     format_record = formatter.format_json if as_json else formatter.format

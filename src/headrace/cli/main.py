@@ -23,6 +23,7 @@ from headrace.cli import (
     new,
     produce,
     query,
+    registry,
     rescale,
     reset,
     run,
@@ -56,6 +57,7 @@ app.add_typer(groups.app, name="groups")
 app.command("reset")(reset.reset)
 app.command("changelogs")(state.changelogs)
 app.add_typer(broker.app, name="broker")
+app.add_typer(registry.app, name="registry")
 app.command("doctor")(doctor.doctor)
 app.command("config")(config.config)
 app.command("query")(query.query)

@@ -13,7 +13,13 @@ from rich.progress import Progress
 
 from headrace.cli.options import takes_log
 from headrace.cli.output import CommandError, stderr
-from headrace.cli.text_formats import TextFormat, find_format, is_true, parse_properties
+from headrace.cli.text_formats import (
+    SCHEMA_PROPERTIES,
+    TextFormat,
+    find_schema_format,
+    is_true,
+    parse_properties,
+)
 from headrace.clients import Producer
 from headrace.log import Log
 
@@ -27,6 +33,7 @@ PROPERTIES: dict[str, str | None] = {
     "headers.key.separator": ":",
     "null.marker": None,
     "ignore.error": "false",
+    **SCHEMA_PROPERTIES,
 }
 
 
@@ -103,17 +110,26 @@ def produce(
             "--property",
             "--reader-property",
             help="parse.key, key.separator, parse.headers, headers.delimiter, headers.separator, "
-            "headers.key.separator, null.marker, ignore.error: as key=value, with Kafka's meanings.",
+            "headers.key.separator, null.marker, ignore.error, schema.registry.url, key.schema, value.schema, "
+            "value.schema.file: as key=value, with Kafka's meanings.",
         ),
     ] = None,
-    key_serializer: Annotated[str, typer.Option(help="string, long, json …, or Kafka's class.")] = "string",
-    value_serializer: Annotated[str, typer.Option(help="string, long, json …, or Kafka's class.")] = "string",
+    key_serializer: Annotated[
+        str, typer.Option("--key-serializer", "--key-format", help="string, long, json, avro …, or Kafka's class.")
+    ] = "string",
+    value_serializer: Annotated[
+        str, typer.Option("--value-serializer", "--value-format", help="string, long, json, avro …, or Kafka's class.")
+    ] = "string",
     partition: Annotated[int | None, typer.Option(help="Send every record to this partition.")] = None,
     timestamp: Annotated[int | None, typer.Option(help="The timestamp of every record, in ms since the epoch.")] = None,
 ) -> None:
     """Send the lines of the standard input to a topic, one record a line."""
-    key, value = find_format(key_serializer), find_format(value_serializer)
-    parser = LineParser(parse_properties(properties or [], PROPERTIES), key, value)
+    chosen = parse_properties(properties or [], PROPERTIES)
+    key, value = (
+        find_schema_format(key_serializer, "key", chosen),
+        find_schema_format(value_serializer, "value", chosen),
+    )
+    parser = LineParser(chosen, key, value)
     log.topic(topic)
     with Producer(log, key=key.serde, value=value.serde) as producer:
         is_terminal = sys.stdin.isatty()

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
 from uuid import UUID
 
 import orjson
@@ -13,6 +14,9 @@ from headrace import serde
 from headrace.cli.options import parse_pairs
 from headrace.cli.output import UsageError
 from headrace.serde import Serde
+from headrace.serde.protocol import SerdeContext, bind_serde
+
+REGISTRY = "schema.registry."
 
 
 class TextFormat(NamedTuple):
@@ -63,6 +67,52 @@ FORMATS = {
 _ALIASES = {"int": "integer", "str": "string", "bytearray": "bytes", "bytebuffer": "bytes", "bool": "boolean"}
 
 
+SCHEMA_FORMATS = ("avro", "protobuf", "json-schema")
+SCHEMA_PROPERTIES: dict[str, str | None] = {
+    f"{part}.schema{ending}": None for part in ("key", "value") for ending in ("", ".file")
+}
+
+
+def find_schema_format(name: str, part: Literal["key", "value"], properties: Mapping[str, str]) -> TextFormat:
+    """Return the format of a serde with a schema registry, or of another serde.
+
+    `schema.registry.url` is the registry; `value.schema` or `value.schema.file` is the schema, as in Confluent's tools.
+    Without one, records are written with the newest schema of the subject.
+    """
+    if name.lower().replace("_", "-") not in SCHEMA_FORMATS:
+        return find_format(name)
+    schema = properties.get(f"{part}.schema")
+    if file := properties.get(f"{part}.schema.file"):
+        schema = Path(file).read_text(encoding="utf-8")
+    registry = {key.removeprefix(REGISTRY): text for key, text in properties.items() if key.startswith(REGISTRY)}
+    match name.lower().replace("_", "-"):
+        case "avro":
+            found: Serde[Any] = serde.avro(schema=schema, registry=registry or None)
+        case "json-schema":
+            found = serde.json_schema(schema=schema, registry=registry or None)
+        case _:
+            if schema:
+                raise UsageError(f"--property {part}.schema: a Protobuf file is registered by an application, not here")
+            found = serde.protobuf(registry=registry or None)
+    return TextFormat(found, orjson.loads, _format_json)
+
+
+def find_reader(name: str, part: Literal["key", "value"], properties: Mapping[str, str]) -> TextFormat:
+    """Return a format that reads the records of any topic."""
+    found = find_schema_format(name, part, properties)
+    return found._replace(serde=bind_serde(found.serde, SerdeContext(None, part, {})))
+
+
+def _format_json(value: Any) -> bytes:
+    """Return JSON; what JSON does not have, such as bytes and times, is a text."""
+    return orjson.dumps(value, default=to_text)
+
+
+def to_text(value: Any) -> Any:
+    """Return bytes, times and the like inside of a value as JSON's texts."""
+    return to_json(value) if isinstance(value, bytes) else str(value)
+
+
 def find_format(name: str) -> TextFormat:
     """Return the format of a serde, by its name or by the name of Kafka's class.
 
@@ -75,7 +125,8 @@ def find_format(name: str) -> TextFormat:
     short = short.lower()
     found = FORMATS.get(_ALIASES.get(short, short))
     if found is None:
-        raise UsageError(f"there is no serde {name!r}: give one of {', '.join(FORMATS)}, or the name of Kafka's class")
+        known = ", ".join((*FORMATS, *SCHEMA_FORMATS))
+        raise UsageError(f"there is no serde {name!r}: give one of {known}, or the name of Kafka's class")
     return found
 
 
@@ -86,7 +137,7 @@ def parse_properties(given: Sequence[str], defaults: Mapping[str, str | None]) -
     {'key.separator': '\t', 'print.key': 'false'}
     """
     properties = parse_pairs(given, "--property")
-    unknown = sorted(properties.keys() - defaults.keys())
+    unknown = sorted(name for name in properties.keys() - defaults.keys() if not name.startswith(REGISTRY))
     if unknown:
         raise UsageError(f"there is no property {unknown[0]!r}: known are {', '.join(defaults)}")
     texts = {name: text for name, text in {**defaults, **properties}.items() if text is not None}

@@ -123,7 +123,7 @@ class AvroFormat:
         self._schema, self._reader, self._options = schema, reader, options
         self._to_plain, self._from_plain = conversions(kind)
         record = _record_name(schema) if schema else None
-        self.name = f"avro({getattr(kind, '__name__', None) or record or ''})"
+        self.name = f"avro({record or ''})"
         self._record = record
         self.immutable = kind is not None and never_changes(kind)
 
@@ -131,10 +131,11 @@ class AvroFormat:
         subject = subject_of(self._record)
         if self._schema is None:
             registered = registry.latest(subject)
+            schema = registered.schema
         else:
             schema = registry.schema(_as_object(self._schema), "AVRO", self._options.references)
             registered = registry.identify(subject, schema, register=self._options.register)
-        return writer_of(registered, self._encoder(parse_schema(registry, registered.schema)))
+        return writer_of(registered, self._encoder(parse_schema(registry, schema)))
 
     def _encoder(self, parsed: Any) -> Callable[[Any], bytes]:
         write, to_plain, buffer = import_extra("fastavro").schemaless_writer, self._to_plain, BytesIO
@@ -147,7 +148,7 @@ class AvroFormat:
         return encode
 
     def reader(self, load: LoadSchema, *, in_header: bool) -> Callable[[bytes], Any]:
-        registry, schema = load()
+        registry, schema = load(None)
         written = parse_schema(registry, schema)
         wanted = None
         if self._reader is not None:

@@ -106,7 +106,7 @@ class JsonSchemaFormat:
         self._schema, self._options = schema, options
         self._validates = validate and self._plain is JSON
         title = json.loads(schema).get("title") if schema else None
-        self.name = f"json_schema({getattr(kind, '__name__', None) or title or ''})"
+        self.name = f"json_schema({title or getattr(kind, '__name__', '')})"
         self._record = cast("str | None", title)
         self.immutable = self._plain.immutable
 
@@ -114,11 +114,12 @@ class JsonSchemaFormat:
         subject = subject_of(self._record)
         if self._schema is None:
             registered = registry.latest(subject)
+            schema = registered.schema
         else:
             schema = registry.schema(self._schema, "JSON", self._options.references)
             registered = registry.identify(subject, schema, register=self._options.register)
         encode = self._plain.encode
-        check = _validator(registry, registered.schema, self.name) if self._validates else None
+        check = _validator(registry, schema, self.name) if self._validates else None
 
         def encode_checked(value: Any) -> bytes:
             if check is not None:
@@ -130,7 +131,7 @@ class JsonSchemaFormat:
     def reader(self, load: LoadSchema, *, in_header: bool) -> Callable[[bytes], Any]:
         if not self._validates:
             return self._plain.decode
-        registry, written = load()
+        registry, written = load(None)
         wanted = registry.schema(self._schema, "JSON", self._options.references) if self._schema else written
         check = _validator(registry, wanted, self.name)
 

@@ -1,9 +1,9 @@
-"""Protobuf, with the schemas of a registry. The messages are classes that protoc has generated."""
+"""Protobuf, with the schemas of a registry: messages of classes that protoc has generated, or dicts."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, TypeVar
+from typing import Any, TypeVar, overload
 
 from headrace.serde.protocol import Serde
 from headrace.serde.schema_registry import (
@@ -15,11 +15,13 @@ from headrace.serde.schema_registry import (
     Writer,
     import_extra,
     make_serde,
+    writer_of,
 )
 
 T = TypeVar("T")
 
 
+@overload
 def protobuf(
     message: type[T],
     /,
@@ -28,11 +30,31 @@ def protobuf(
     subject: SubjectStrategy = "topic",
     register: bool = True,
     framing: Framing = "prefix",
-) -> Serde[T]:
+) -> Serde[T]: ...
+@overload
+def protobuf(
+    message: None = None,
+    /,
+    *,
+    registry: str | Mapping[str, Any] | None = None,
+    subject: SubjectStrategy = "topic",
+    register: bool = True,
+    framing: Framing = "prefix",
+) -> Serde[dict[str, Any]]: ...
+def protobuf(
+    message: Any = None,
+    /,
+    *,
+    registry: str | Mapping[str, Any] | None = None,
+    subject: SubjectStrategy = "topic",
+    register: bool = True,
+    framing: Framing = "prefix",
+) -> Serde[Any]:
     """Protobuf with a schema registry, for messages of a generated class.
 
     Its file, and the files that this imports, are registered. Messages of older and newer versions of the class are
-    read as Protobuf does: the numbers of the fields count. The options are those of `avro`.
+    read as Protobuf does: the numbers of the fields count. Without a class, messages are dicts: they are read with the
+    schema that wrote them, and written as the first message of the newest schema. The options are those of `avro`.
 
     >>> from google.protobuf.wrappers_pb2 import StringValue
     >>> words = protobuf(StringValue, registry="mock://protobuf", subject="record")
@@ -43,7 +65,8 @@ def protobuf(
 
 
 def _protobuf(message: Any, options: SchemaOptions) -> Serde[Any]:
-    return make_serde(ProtobufFormat(message, options), options, (_protobuf, (message, options)))
+    format = AnyProtobufFormat() if message is None else ProtobufFormat(message, options)
+    return make_serde(format, options, (_protobuf, (message, options)))
 
 
 class ProtobufFormat:
@@ -99,6 +122,61 @@ class ProtobufFormat:
         return parse if in_header else parse_behind_indexes
 
 
+class AnyProtobufFormat:
+    """Messages of any class, as dicts."""
+
+    name, immutable = "protobuf()", False
+
+    def writer(self, registry: Registry, subject_of: Callable[[str | None], str]) -> Writer:
+        registered = registry.latest(subject_of(None), "serialized")
+        message = _message_class(registry, registered.schema, [0])
+        parse_dict = import_extra("google.protobuf.json_format").ParseDict
+        prefix, guid, encode = writer_of(registered, lambda value: parse_dict(value, message()).SerializeToString())
+        return Writer(prefix + b"\0", None if guid is None else guid + b"\0", encode)
+
+    def reader(self, load: LoadSchema, *, in_header: bool) -> Callable[[bytes], Any]:
+        registry, schema = load("serialized")
+        to_dict = import_extra("google.protobuf.json_format").MessageToDict
+        parsers: dict[bytes, Callable[[bytes], Any]] = {}
+
+        def decode(payload: bytes) -> Any:
+            # In a header, the indexes are not part of the payload: the first message of the file is assumed.
+            start = 0 if in_header else _skip_indexes(payload)
+            place = payload[:start]
+            if place not in parsers:
+                parsers[place] = _message_class(registry, schema, _read_indexes(place)).FromString
+            return to_dict(parsers[place](payload[start:]), preserving_proto_field_name=True)
+
+        return decode
+
+
+def _message_class(registry: Registry, schema: Any, indexes: list[int]) -> Any:
+    """The class of a message of a registered file; the client knows how to parse it and what it imports."""
+    any_class = import_extra("google.protobuf.wrappers_pb2").StringValue
+    parser = import_extra("confluent_kafka.schema_registry.protobuf").ProtobufDeserializer(
+        any_class, {}, registry.client
+    )
+    try:
+        file, pool = parser._get_parsed_schema(schema)  # noqa: SLF001 - only the client reads the registry's form
+        descriptor = parser._get_message_desc(pool, pool.FindFileByName(file.name), indexes)  # noqa: SLF001
+    except Exception as error:
+        raise registry.explain(error, None) from error
+    return import_extra("google.protobuf.message_factory").GetMessageClass(descriptor)
+
+
+def _read_indexes(raw: bytes) -> list[int]:
+    r"""The place of a message in its file: that of the type, and of types inside of it.
+
+    >>> _read_indexes(b"\x00"), _read_indexes(b"\x04\x02\x00")
+    ([0], [1, 0])
+    """
+    values, at = list[int](), 0
+    while at < len(raw):
+        value, at = _read_varint(raw, at)
+        values.append(value >> 1)
+    return values[1:] or [0]
+
+
 def _skip_indexes(payload: bytes) -> int:
     r"""Where the message begins: behind the place of its type in the file, a count and as many varints.
 
@@ -107,19 +185,18 @@ def _skip_indexes(payload: bytes) -> int:
     """
     if payload[:1] == b"\0":  # short for the first type of the file
         return 1
-    left, at = -1, 0
-    while left:
-        value = shift = 0
-        while True:
-            if at >= len(payload):
-                raise ValueError(
-                    f"a message in Protobuf begins with the place of its type in its file: {payload[:20]!r}"
-                )
-            byte = payload[at]
-            at += 1
-            value |= (byte & 0x7F) << shift
-            shift += 7
-            if byte < 0x80:
-                break
-        left = value >> 1 if left < 0 else left - 1
+    count, at = _read_varint(payload, 0)
+    for _ in range(count >> 1):
+        _, at = _read_varint(payload, at)
     return at
+
+
+def _read_varint(raw: bytes, at: int) -> tuple[int, int]:
+    """A number of seven bits a byte, and where it ends. Protobuf's zigzag numbers are twice as large."""
+    value = shift = 0
+    for place in range(at, len(raw)):
+        value |= (raw[place] & 0x7F) << shift
+        if raw[place] < 0x80:
+            return value, place + 1
+        shift += 7
+    raise ValueError(f"a message in Protobuf begins with the place of its type in its file, not with {raw[:20]!r}")

@@ -58,7 +58,8 @@ class Writer(NamedTuple):
     encode: Callable[[Any], bytes]
 
 
-LoadSchema = Callable[[], "tuple[Registry, Any]"]  # asks the registry for the schema that wrote a record
+# Asks the registry for the schema that wrote a record; "serialized" is Protobuf's own form of a schema.
+LoadSchema = Callable[[str | None], "tuple[Registry, Any]"]
 
 
 class Format(Protocol):
@@ -164,9 +165,9 @@ class _TopicSchemas:
                 "four bytes of an id. Was the record written with another serde?"
             )
 
-        def load() -> tuple[Registry, Any]:
+        def load(form: str | None) -> tuple[Registry, Any]:
             registry = self._registry()
-            return registry, registry.schema_of(identity, self._format.name)
+            return registry, registry.schema_of(identity, self._format.name, form)
 
         self.readers[identity] = self._format.reader(load, in_header=in_header)
         return self.readers[identity]
@@ -259,18 +260,21 @@ class Registry:
         except Exception as error:
             raise self.explain(error, subject) from error
 
-    def latest(self, subject: str) -> Any:
+    def latest(self, subject: str, form: str | None = None) -> Any:
+        """The newest version of a subject."""
         try:
-            return self.client.get_latest_version(subject)
+            return self.client.get_latest_version(subject, form)
         except Exception as error:
             raise self.explain(error, subject) from error
 
-    def schema_of(self, identity: bytes, name: str) -> Any:
+    def schema_of(self, identity: bytes, name: str, form: str | None) -> Any:
         """The schema that wrote a record, by the bytes of its id or GUID."""
         by_id = identity[0] == 0
         shown = str(int.from_bytes(identity[1:5])) if by_id else _guid_text(identity)
         try:
-            return self.client.get_schema(int(shown)) if by_id else self.client.get_schema_by_guid(shown)
+            if by_id:
+                return self.client.get_schema(int(shown), None, form)
+            return self.client.get_schema_by_guid(shown, form)
         except Exception as error:
             if getattr(error, "http_status_code", None) != 404:
                 raise self.explain(error, None) from error

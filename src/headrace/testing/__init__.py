@@ -1,4 +1,4 @@
-"""For tests: a driver that runs a topology in milliseconds, timelines of what it does, a real broker, and checks."""
+"""For tests: a driver that runs a topology in milliseconds, timelines, a real broker and registry, and checks."""
 
 from headrace.testing.broker import KafkaBroker as KafkaBroker
 from headrace.testing.driver import TestInputTopic as TestInputTopic
@@ -7,6 +7,7 @@ from headrace.testing.driver import TopologyTestDriver as TopologyTestDriver
 from headrace.testing.records import assert_eventually as assert_eventually
 from headrace.testing.records import produce as produce
 from headrace.testing.records import wait_for_records as wait_for_records
+from headrace.testing.registry import SchemaRegistry as SchemaRegistry
 from headrace.testing.source_check import check_source as check_source
 from headrace.testing.timeline import Timeline as Timeline
 from headrace.testing.timeline import timeline as timeline

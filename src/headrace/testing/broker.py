@@ -234,14 +234,14 @@ class KafkaBroker(Closeable):
         users: dict[str, str] | None = None,
         port: int = 0,
     ) -> None:
-        java = _java()
+        java = find_java("a Kafka broker")
         self._is_own_directory = directory is None
         self.directory = Path(tempfile.mkdtemp(prefix="headrace-broker-") if directory is None else directory)
-        self.port, self._controller = port or _free_port(), _free_port()
+        self.port, self._controller = port or free_port(), free_port()
         self._command = [java, *java_options, "-cp", f"{kafka_jars(java)}/*"]
         self._process: subprocess.Popen[bytes] | None = None
         self.directory.mkdir(parents=True, exist_ok=True)
-        self._door = SecureListener(self.directory, java, _free_port(), users) if users else None
+        self._door = SecureListener(self.directory, java, free_port(), users) if users else None
         self._set_up(
             {**(self._door.broker_settings(self.port, self._controller) if self._door else {}), **(settings or {})}
         )
@@ -393,16 +393,17 @@ def _failure(what: str, said: Path) -> StreamsError:
     return StreamsError(f"the Kafka broker {what}; the end of {said}:\n" + "\n".join(last))
 
 
-def _java() -> str:
+def find_java(program: str) -> str:
+    """The `java` of JAVA_HOME, or of the PATH; `program` needs it."""
     home = os.environ.get("JAVA_HOME")
     found = shutil.which("java", path=f"{home}/bin") if home else shutil.which("java")
     if found is None:
         where = f"in JAVA_HOME ({home})" if home else "on the PATH, and JAVA_HOME is not set"
-        raise StreamsError(f"a Kafka broker needs Java 17 or newer, and there is no `java` {where}")
+        raise StreamsError(f"{program} needs Java 17 or newer, and there is no `java` {where}")
     return found
 
 
-def _free_port() -> int:
+def free_port() -> int:
     """Not one of those that clients are given: while a broker is away, one of them would take its port."""
     while True:
         port = random.randrange(*_PORTS)  # noqa: S311 - nothing secret
