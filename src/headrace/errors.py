@@ -31,7 +31,9 @@ StreamsError
 ├── ProducerFencedError              another producer, delivery or group member took over
 ├── LogCorruptedError                bytes of the embedded log differ from what was written
 ├── LogUnavailableError              the log cannot be opened or written
-└── LogBusyError                     other processes held the log for too long
+├── LogBusyError                     other processes held the log for too long
+├── SinkUnavailableError             the target of a sink does not answer; the batch is tried again
+└── RecordsRejectedError             the target of a sink does not take some records
 
 UserWarning
 └── CapturedStateWarning             a function keeps state in a variable, where Spark's processes do not share it
@@ -41,6 +43,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import Any
 
 from headrace.model.ids import TopicPartition
 from headrace.secrets import mask_secrets
@@ -214,6 +217,23 @@ class LogBusyError(StreamsError):
     """A log that others kept for too long; whether the last append was stored is not known."""
 
     retriable = True
+
+
+class SinkUnavailableError(StreamsError):
+    """The target of a sink does not answer, or has broken off. The batch is tried again until the target takes it."""
+
+    retriable = True
+
+
+class RecordsRejectedError(StreamsError):
+    """The target of a sink does not take some records of a batch. `records` are these, each with the reason."""
+
+    def __init__(self, message: str, records: Sequence[tuple[Any, str]]) -> None:
+        super().__init__(message)
+        self.records = list(records)
+
+    def __reduce__(self) -> tuple[type[RecordsRejectedError], tuple[str, list[tuple[Any, str]]]]:
+        return RecordsRejectedError, (str(self), self.records)
 
 
 class UnknownStoreError(InvalidStateStoreError):

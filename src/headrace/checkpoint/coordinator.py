@@ -2,10 +2,10 @@
 
     Start   1. identify the checkpoint                     Batch   1. check that the receipts are of one run
             2. claim the next epoch                                2. create manifest N: the batch is committed
-            3. check that topology and log fit, and                3. deliver its outboxes, with the marker
-               carry the state over to a new topology              4. merge long delta chains
-            4. create a manifest without a batch: from             5. delete files that no manifest needs
-               now on the previous owner cannot commit
+            3. check that topology and log fit, and                3. deliver its outboxes, with the marker; sinks
+               carry the state over to a new topology                 get theirs in threads of their own
+            4. create a manifest without a batch: from             4. merge long delta chains
+               now on the previous owner cannot commit             5. delete files that no manifest needs
             5. deliver what the log lacks
 
 One coordinator runs on a checkpoint. What protects it from a second one is the manifest: it is created once, so of two
@@ -34,6 +34,7 @@ from headrace.checkpoint.ownership import LeaseHolder, Ownership, has_exited, th
 from headrace.checkpoint.receipt import Receipt, check_receipts
 from headrace.checkpoint.rescale import Divider, Progress, Rescaled
 from headrace.checkpoint.serial_executor import SerialExecutor
+from headrace.checkpoint.sink_delivery import SinkDeliveries, SinkOptions, SinkTarget, WriteInSlots
 from headrace.checkpoint.steps import MANIFEST, OWNER, TAKEOVER, AtStep, ignore_step, step
 from headrace.checkpoint.storage import Storage
 from headrace.errors import CheckpointCorruptedError, FencedError
@@ -59,6 +60,8 @@ class CommitOptions:
     full_up_to: int = 1000  # deltas of all tasks up to which every manifest is full: 50 kB
     compaction: CompactionPolicy = field(default_factory=CompactionPolicy)
     share_bytes: int = 0  # bytes of outboxes from which on a batch is delivered in shares
+    sink_backlog: int = 100  # batches that a sink may lack before `commit` waits
+    sink_backoff_ms: int = 10_000  # the longest pause before a target that is away is asked again
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,6 +76,8 @@ class CommitHooks:
     # Called after every delivered batch, with its number and the positions after it.
     delivered: Callable[[int, Mapping[TopicPartition, int]], None] = lambda number, positions: None
     deliver_in_shares: DeliverInShares | None = None
+    write_in_slots: WriteInSlots | None = None  # parts of a large batch for a sink
+    spark: Callable[[], Any] = lambda: None  # the session, for sinks that run in the driver
 
 
 class Coordinator:
@@ -89,6 +94,7 @@ class Coordinator:
         builder: ManifestBuilder,
         options: CommitOptions,
         hooks: CommitHooks,
+        sinks: Mapping[str, SinkTarget],
     ) -> None:
         self._storage, self._log, self._ownership = storage, log, ownership
         self._builder, self._options, self._at_step, self._hooks = builder, options, hooks.at_step, hooks
@@ -104,6 +110,20 @@ class Coordinator:
         self.ledger = recovery.recover_ledger(storage, options.keep)
         self._deliveries = SerialExecutor("headrace delivery", options.max_undelivered, hooks.threads)
         self._visible = SerialExecutor("headrace delivered", options.max_undelivered, hooks.threads)
+        self.sinks = SinkDeliveries(
+            storage,
+            sinks,
+            SinkOptions(
+                background=options.max_undelivered > 0,
+                backlog=options.sink_backlog,
+                max_backoff_ms=options.sink_backoff_ms,
+                share_bytes=options.share_bytes,
+                write_in_slots=hooks.write_in_slots,
+                at_step=self._at_step,
+                threads=hooks.threads,
+                spark=hooks.spark,
+            ),
+        )
         self._cleaner = Cleaner(
             storage,
             options.keep,
@@ -126,14 +146,16 @@ class Coordinator:
         changelogs: Mapping[str, Changelog] | None = None,
         divider: Divider | None = None,
         migrations: Mapping[str, ValueMigration] | None = None,
+        sinks: Mapping[str, SinkTarget] | None = None,
         options: CommitOptions | None = None,
         hooks: CommitHooks | None = None,
     ) -> Self:
         """Takes over a checkpoint, or begins one, and delivers the batches that the log lacks.
 
         `topics` has the ids of the source topics, `positions` the first offsets of partitions that were never read,
-        `changelogs` the topics that fill the stores of a new checkpoint. If the topology has changed, its state is
-        carried over to the new form; `migrations` has the stores whose values can get another form, and `divider`
+        `changelogs` the topics that fill the stores of a new checkpoint, `sinks` the sinks for other systems. If the
+        topology has changed, its state is carried over to the new form; `migrations` has the stores whose values can
+        get another form, and `divider`
         divides the state of sub-topologies whose number of tasks has changed; without it that is an error.
         """
         options, hooks = options or CommitOptions(), hooks or CommitHooks()
@@ -152,7 +174,7 @@ class Coordinator:
         builder = ManifestBuilder(checkpoint=checkpoint, application=application, epoch=ownership.epoch)
         coordinator = None
         try:
-            coordinator = cls(storage, log, ownership, builder, options, hooks)
+            coordinator = cls(storage, log, ownership, builder, options, hooks, sinks or {})
             coordinator._take_over(
                 fingerprint, topics or {}, positions or {}, changelogs or {}, migrations or {}, divider
             )
@@ -214,6 +236,7 @@ class Coordinator:
         else:
             raise self._fenced(self.ledger.number + 1)
         self._delivery.catch_up(self._find_undelivered(), partial(read_blob, storage))
+        self.sinks.start(self.ledger, self._log)
         self._ownership.delete_earlier_epochs()
         self._clean_up(self.ledger.tasks, purge=True)
 
@@ -284,13 +307,14 @@ class Coordinator:
         topics: Mapping[str, str] | None = None,
         positions: Mapping[TopicPartition, int] | None = None,
     ) -> Manifest:
-        """Commits batch `number`. Blocks while `max_undelivered` batches are in delivery.
+        """Commits batch `number`. Blocks while `max_undelivered` batches are in delivery, or a sink is far behind.
 
         `topics` and `positions` are of topics that are read from the next batch on.
         """
         self.check()
         if number != self.number:
             raise self._fenced(number)
+        self.sinks.await_room()
         self._ownership.renew()
         check_receipts(receipts, number, {task: head.version for task, head in self.ledger.tasks.items()})
         builder = replace(
@@ -307,6 +331,7 @@ class Coordinator:
             raise self._fenced(number)
         manifest, data = written
         self._deliver(number, manifest.outboxes, data)
+        self.sinks.submit(number, manifest.outboxes)
         self._cleaner.mark_repaired(receipt.task for receipt in receipts if receipt.whole)
         purge = number % self._options.purge_every == 0
         self._clean_up(self.ledger.tasks if purge else [receipt.task for receipt in receipts], purge=purge)
@@ -325,6 +350,7 @@ class Coordinator:
         """Raises an error of delivery or compaction in the background."""
         self._deliveries.check()
         self._visible.check()
+        self.sinks.check()
         self._cleaner.check()
 
     def describe_owner(self, describe: Callable[[], dict[str, Any]]) -> None:
@@ -336,14 +362,15 @@ class Coordinator:
         self._ownership.renew()
 
     def drain(self) -> None:
-        """Waits until every committed batch is delivered."""
+        """Waits until every committed batch is delivered, also to the sinks whose targets answer."""
         self._drain(None)
 
     def _drain(self, timeout: float | None) -> bool:
         seconds = self._hooks.threads.seconds
         end = None if timeout is None else seconds() + timeout
         is_sent = self._deliveries.drain(timeout)
-        return self._visible.drain(None if end is None else max(0.0, end - seconds())) and is_sent
+        is_visible = self._visible.drain(None if end is None else max(0.0, end - seconds()))
+        return self.sinks.drain(None if end is None else max(0.0, end - seconds())) and is_visible and is_sent
 
     def close(self, timeout: float | None = None) -> bool:
         """Delivers the committed batches and releases the lease, so that another instance can start at once.
@@ -362,6 +389,7 @@ class Coordinator:
         """Stops after the running delivery, or after `timeout` seconds. The next instance delivers the rest."""
         self._deliveries.stop(timeout)
         self._visible.stop(timeout)
+        self.sinks.stop(timeout)
         self._cleaner.stop()
 
     def __enter__(self) -> Self:
@@ -423,7 +451,7 @@ class Coordinator:
         self._deliveries.submit(deliver)
 
     def _clean_up(self, tasks: Iterable[TaskId], *, purge: bool) -> None:
-        self.ledger.forget_outboxes(self._delivery.last)
+        self.ledger.forget_outboxes(min(self._delivery.last, self.sinks.recorded(self._delivery.last)))
         self._cleaner.start(self.ledger, tasks, purge=purge)
 
     def _fenced(self, number: int) -> FencedError:

@@ -23,6 +23,7 @@ from headrace.checkpoint.storage import Storage
 from headrace.errors import ProducerFencedError, StreamsError
 from headrace.log.protocol import Extent, Item, Topic
 from headrace.model.ids import TopicPartition
+from headrace.model.sink import is_sink_topic
 
 ReadBlob = Callable[[BlobRef, str], bytes]
 # Delivers batch N in shares. Returns the topics that are in no share, or None if the batch cannot be shared.
@@ -73,9 +74,11 @@ class Delivery:
         """
         left = self._share(number, outboxes)
         if left is None:
-            sections = read_sections(number, outboxes, read)
+            sections = read_sections(number, outboxes, read, is_for_log)
         else:
-            sections = read_sections(number, outboxes if left else (), read, lambda section: section.topic in left)
+            sections = read_sections(
+                number, outboxes if left else (), read, lambda section: section.topic in left
+            )  # without sinks
         items = merge_outboxes(sections, self._count_partitions)
         with step(DELIVERY, self._at_step):
             wait = self._retry(number, lambda: self._send(number, items))
@@ -137,8 +140,13 @@ class Delivery:
                 raise
 
 
+def is_for_log(section: Section) -> bool:
+    """False if a sink for another system gets the records (`sink_delivery`)."""
+    return not is_sink_topic(section.topic)
+
+
 def read_sections(
-    number: int, outboxes: Iterable[Outbox], read: ReadBlob, is_wanted: Callable[[Section], bool] = lambda section: True
+    number: int, outboxes: Iterable[Outbox], read: ReadBlob, is_wanted: Callable[[Section], bool]
 ) -> list[tuple[int, list[Section]]]:
     """Reads the outboxes of a batch. Returns the wanted sections of each task, with the partition of the task."""
     found: list[tuple[int, list[Section]]] = []
@@ -165,6 +173,8 @@ def read_share(storage: Storage, number: int, share: int, shares: int) -> Delive
     unshared = set[str]()
 
     def is_in_share(section: Section) -> bool:
+        if not is_for_log(section):
+            return False
         if section.partition is None:
             unshared.add(section.topic)
             return False

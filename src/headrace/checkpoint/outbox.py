@@ -180,7 +180,7 @@ def _split(section: Section, count: Callable[[str], int], own_partition: int) ->
         return [section]
     partitions = count(section.topic)
     rows = defaultdict[int, list[tuple[_Record, Order]]](list)
-    for record, order in zip(_rows(section), _orders(section), strict=True):
+    for record, order in zip(_rows(section), read_orders(section), strict=True):
         chosen = known_partition(record[0], partitions)
         rows[own_partition % partitions if chosen is None else chosen].append((record, order))
     found: list[Section] = []
@@ -197,7 +197,7 @@ def _merge_sections(sections: Sequence[Section]) -> Iterator[_Record]:
         for origin, section in enumerate(sections)
         for sequence, (order, record) in enumerate(
             # The running maximum keeps a record behind those that its task wrote before it.
-            zip(accumulate(_orders(section), max), _rows(section), strict=True)
+            zip(accumulate(read_orders(section), max), _rows(section), strict=True)
         )
     ]
     rows.sort(key=lambda row: row[:3])
@@ -218,7 +218,8 @@ def _rows(section: Section) -> Iterator[_Record]:
         yield from zip(records.keys, records.values, records.timestamps, headers, strict=True)
 
 
-def _orders(section: Section) -> list[Order]:
+def read_orders(section: Section) -> list[Order]:
+    """Returns the orders of the records of a section."""
     # Earlier versions wrote nil for outputs that no record caused.
     with _translate_errors(f"the order of records for {section.topic}"):
         return [order or () for order in _decode_orders(_decompress(section.orders))]

@@ -16,6 +16,9 @@ MANIFEST = "manifest"
 SHARE = "share"  # one share of a large batch; the coordinator delivers the rest with the marker
 DELIVERY = "delivery"
 MARKER = "marker"
+SINK_WRITE = "sink write"  # of the records of a batch, to the target
+SINK_COMMIT = "sink commit"
+SINK_PROGRESS = "sink progress"  # the checkpoint records that the sink has the batch
 MERGE = "merge of deltas"
 PURGE = "purge"
 OWNER = "owner"
@@ -23,6 +26,7 @@ TAKEOVER = "takeover"
 RESCALE = "rescale"  # a new task's snapshot, before the takeover that names it
 
 BATCH = (RANGES_PLANNED, TASK_RUN, DELTA_WRITTEN, RECEIPT, MANIFEST, DELIVERY, MARKER, MERGE, PURGE)
+SINK = (SINK_WRITE, SINK_COMMIT, SINK_PROGRESS)
 START = (OWNER, TAKEOVER)
 
 AtStep = Callable[[str], None]

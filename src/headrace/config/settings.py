@@ -205,6 +205,14 @@ class Config:
         -1, parsing.replication_factor, "how many copies Kafka keeps of a created topic; -1: the broker's default",
         "config.settings",
     )  # fmt: skip
+    sink_backlog_max_batches: int = setting(
+        100, parsing.positive, "how many batches a sink may lack, because its target is away, before batches wait",
+        "spark.run",
+    )  # fmt: skip
+    sink_retry_backoff_max_ms: int = setting(
+        10_000, parsing.positive, "the longest pause before the target of a sink that is away is asked again",
+        "spark.run",
+    )  # fmt: skip
     state_cleanup_delay_ms: int = setting(
         600_000, parsing.milliseconds,
         "how long the local state of tasks that a host no longer has is kept after its last use",

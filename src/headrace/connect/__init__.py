@@ -1,16 +1,21 @@
-"""Sources and sinks: data from and to other systems.
+"""Sources and sinks: data from and to other systems. docs/connect.md lists them with their guarantees.
 
 A source writes into a topic of the log, exactly once: `builder.stream(source=FileSource(...), topic="orders")` runs it
-with the application.
+with the application. A sink gets the records of a stream or a table: `stream.sink(PostgresSink(...))`.
 """
 
+from headrace.connect.file_sink import FileSink, list_files
 from headrace.connect.file_source import FileSource
 from headrace.connect.generator import GeneratorSource
 from headrace.connect.postgres_changes import PostgresChanges
+from headrace.connect.postgres_sink import PostgresSink
+from headrace.connect.sql_sink import SqlSink
 from headrace.connect.sql_source import SqlSource
+from headrace.model.sink import Sink, SinkBatch, SinkContext, SinkPart, SinkWriter
 from headrace.topology.connectors import Source, SourceBatch, SourceReader, SourceRecord
 
 __all__ = [
-    "FileSource", "GeneratorSource", "PostgresChanges", "Source", "SourceBatch", "SourceReader", "SourceRecord",
-    "SqlSource",
+    "FileSink", "FileSource", "GeneratorSource", "PostgresChanges", "PostgresSink", "Sink", "SinkBatch", "SinkContext",
+    "SinkPart", "SinkWriter", "Source", "SourceBatch", "SourceReader", "SourceRecord", "SqlSink", "SqlSource",
+    "list_files",
 ]  # fmt: skip

@@ -29,7 +29,9 @@ from headrace.dsl.types import (
     V_co,
 )
 from headrace.hints import explain_names
+from headrace.model import sink as sinks
 from headrace.model.windows import JoinWindows, milliseconds
+from headrace.serde.internal import ROW
 from headrace.serde.protocol import Serde
 from headrace.topology import validation
 from headrace.topology.builder import stores_of
@@ -511,6 +513,52 @@ class KStream(Generic[K_co, V_co]):
         target = topic if isinstance(topic, str) else topic_extractor(topic)
         sink = Sink(self._name(name, "KSTREAM-SINK-"), target, place.key, place.value, partitioner)
         place.at(Step(sink.name, Write(sink)))
+
+    def sink(
+        self,
+        sink: sinks.Sink,
+        *,
+        key: Encoder[Any] | None = None,
+        value: Encoder[Any] | None = None,
+        on_rejected: Literal["fail", "continue", "dead_letter"] | None = None,
+        name: str | None = None,
+    ) -> None:
+        """Write the records to another system: `headrace.connect` has the sinks.
+
+        The target stores `name` with the batches that it has, so keep it when the topology changes; without one it is
+        the sink's own, such as `orders` for `PostgresSink(dsn, "orders")`. `on_rejected` says what happens to a record
+        that the target does not take: stop with an error, leave it out, or write it to the dead-letter topic. Without
+        it `production.exception.handler` decides.
+
+        >>> from headrace import StreamsBuilder, serde
+        >>> from headrace.connect import FileSink
+        >>> builder = StreamsBuilder()
+        >>> builder.stream("orders", value=serde.JSON).sink(FileSink("/var/lib/shop/orders"), name="order-files")
+        >>> print(builder.build().describe())
+        Topologies:
+           Sub-topology: 0
+            Source: KSTREAM-SOURCE-0000000000 (topics: [orders])
+              --> order-files
+            Sink: order-files (sink: order-files, atomic)
+              <-- KSTREAM-SOURCE-0000000000
+        <BLANKLINE>
+        <BLANKLINE>
+        """
+        if not isinstance(sink, sinks.Sink):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise TypeError(f"sink() takes a sink of headrace.connect, or one of your own, not {sink!r}")
+        if on_rejected not in (None, "fail", "continue", "dead_letter"):
+            raise ValueError(f"on_rejected is 'fail', 'continue' or 'dead_letter', not {on_rejected!r}")
+        place = self._with_serdes(cast("SerdeLike | None", key), cast("SerdeLike | None", value))
+        fallback = None if sink.takes_bytes else ROW
+        node = Sink(
+            self._name(name, "KSTREAM-SINK-"),
+            sinks.sink_topic(name or sink.label),
+            place.key or fallback,
+            place.value or fallback,
+            target=sink,
+            on_rejected=on_rejected,
+        )
+        place.at(Step(node.name, Write(node)))
 
     def to_table(
         self: KStream[K | None, V | None], *, store: StoreOption[K, V] = None, name: str | None = None

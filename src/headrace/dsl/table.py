@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Generic, overload
+from typing import TYPE_CHECKING, Any, Generic, Literal, overload
 
 from headrace.dsl import joins
 from headrace.dsl.functions import Function, exactly, with_key
@@ -15,6 +15,7 @@ from headrace.dsl.materialization import StoreOption, materialized, suppress, ta
 from headrace.dsl.options import Suppressed, check_serde
 from headrace.dsl.types import K2, V2, K, PartitionFunction, R, V_co, ValueTransformer
 from headrace.hints import explain_names, explain_options
+from headrace.model.sink import Sink
 from headrace.serde.protocol import Serde
 from headrace.state.spec import StoreSpec
 from headrace.topology import validation
@@ -179,6 +180,26 @@ class KTable(Generic[K, V_co]):
 
         stream: KStream[K, V_co] = KStream(self.place.then(TableToStream(self._name(name, "KTABLE-TOSTREAM-"))))
         return stream if key_selector is None else stream.select_key(key_selector)
+
+    def sink(
+        self,
+        sink: Sink,
+        *,
+        key: Serde[Any] | None = None,
+        value: Serde[Any] | None = None,
+        on_rejected: Literal["fail", "continue", "dead_letter"] | None = None,
+        name: str | None = None,
+    ) -> None:
+        """Write the table to another system: an update of a row inserts or replaces it there, a tombstone deletes it.
+
+        The options are those of `KStream.sink`.
+
+        >>> from headrace import StreamsBuilder, serde
+        >>> from headrace.connect import PostgresSink
+        >>> prices = StreamsBuilder().table("prices", key=serde.STRING, value=serde.JSON)
+        >>> prices.sink(PostgresSink("postgresql://shop@db/shop", "prices", key="product", mode="upsert"))
+        """
+        self.to_stream().sink(sink, key=key, value=value, on_rejected=on_rejected, name=name)
 
     def suppress(self, suppressed: Suppressed, *, name: str | None = None) -> KTable[K, V_co]:
         """Hold updates back until a window closes or some time has passed.

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
+from headrace.checkpoint.sink_delivery import SinkReport
 from headrace.config import Config
 from headrace.model.ids import TopicPartition
 from headrace.model.record import Sample
@@ -87,6 +88,7 @@ class ApplicationReport:
     delivered: int | None = None  # the last batch that the log has
     ends: Mapping[TopicPartition, int] = field(default_factory=dict[TopicPartition, int])  # of the source topics
     phases: Mapping[int, Mapping[str, float]] = field(default_factory=dict[int, Mapping[str, float]])  # ms, by batch
+    sinks: Sequence[SinkReport] = ()  # for other systems than the log
     slots: Sequence[SlotReport] = ()  # none with the micro-batch trigger
     moves: int = 0  # tasks that were given to another slot
     sources: Sequence[SourceReport] = ()

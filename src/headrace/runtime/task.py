@@ -75,7 +75,7 @@ class Task:
         handlers = handlers_of(config, for_globals=for_globals)
         self.is_watched = around.watch is not None
         failures = Failures(handlers, task_id, self.here, self._outbox, env.drop, around.watch)
-        outlet = Outlet(self._outbox, self._counts, self.topic_name, around.partitions)
+        outlet = Outlet(self._outbox, self._counts, self.topic_name, around.partitions, task_id.partition)
         compiler = Compiler(graph, task_id, env, serdes, failures, outlet, config, combines=around.combines)
         self._lookups = Lookups(graph, lambda: env, compiler.buffers.suppress, compiler.transformer)
         self._program = compiler.compile(nodes)

@@ -1,6 +1,7 @@
 """Serdes of what stays inside an application.
 
 - Values without a declared serde: | 0 | MessagePack |; a tuple: | 1 | MessagePack of its list |; "": no bytes.
+- Records for a sink without a declared serde: MessagePack; objects with fields come back as dicts.
 - Changes of a table, sent to another sub-topology.
 - Messages of a foreign-key join: the left side sends subscriptions, the right side sends responses.
 """
@@ -63,6 +64,25 @@ def _refused(value: Any, why: str) -> TypeError:
 
 
 UNDECLARED = Serde("UNDECLARED", encode, decode)
+
+
+def _plain(value: Any) -> Any:
+    """What MessagePack has no type for: a pydantic model becomes a dict, anything else is an error."""
+    if hasattr(value, "model_dump"):
+        return value.model_dump(mode="json")
+    raise TypeError(f"a {type(value).__name__} has no fields that can be written: give the sink a serde, value=...")
+
+
+def _encode_row(value: Any) -> bytes:
+    return _row_encoder.encode(value)
+
+
+def _decode_row(raw: bytes) -> Any:
+    return _decode(raw)
+
+
+_row_encoder = msgspec.msgpack.Encoder(enc_hook=_plain)
+ROW = Serde("ROW", _encode_row, _decode_row)
 
 
 # | flags u8: 1 new, 2 old, 4 latest | length of new u32, if there are both | new | old |

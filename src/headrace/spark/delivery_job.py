@@ -12,16 +12,21 @@ through the driver.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
 from headrace.checkpoint.delivery import read_share
-from headrace.checkpoint.steps import SHARE, step
+from headrace.checkpoint.files import read_blob
+from headrace.checkpoint.ledger import read_manifest
+from headrace.checkpoint.sink_delivery import PartWriter, SinkTarget, Written, find_sinks, read_sink_batch
+from headrace.checkpoint.steps import SHARE, SINK_WRITE, step
 from headrace.checkpoint.storage import open_storage
 from headrace.errors import StreamsError
 from headrace.log.open import open_log
 from headrace.log.protocol import Item, Log, Share, SupportsShares
+from headrace.model.sink import SinkContext
 from headrace.spark import wire_format
 from headrace.spark.application_state import QueryStoppedError
 from headrace.spark.job import Job, decode_failure, encode_failure, find_file, load_job
@@ -31,8 +36,9 @@ from headrace.spark.wire_format import make_record_batch
 PROCESSES: dict[str, SlotProcesses] = {}  # of this worker, by job
 
 
+DeliveryOrder = wire_format.ShareOrder | wire_format.SinkOrder
 # Delivers the shares of batch N, one for each order, and returns the answers.
-DeliverShares = Callable[[int, Sequence[wire_format.ShareOrder]], Iterable[wire_format.Message | bytes]]
+DeliverShares = Callable[[int, Sequence[DeliveryOrder]], Iterable[wire_format.Message | bytes]]
 
 
 class SharedDelivery:
@@ -61,11 +67,21 @@ class SharedDelivery:
         self._producers = {message.share: message.producer for message in done}
         return sorted({topic for message in done for topic in message.topics})
 
+    def write_sink(self, sink: str, number: int, parts: Sequence[str]) -> Sequence[Written] | None:
+        """Writes the parts of a batch to a sink. Returns None if one process has to write them all."""
+        shares = min(self._count(), len(parts))
+        if shares < 2:
+            return None
+        orders = [wire_format.SinkOrder(sink, number, share, list(parts[share::shares])) for share in range(shares)]
+        messages = self._deliver_shares(number, orders)
+        done = [message for message in messages if isinstance(message, wire_format.SinkDone)]
+        return [Written(message.result, message.records, message.rejected) for message in done]
+
 
 def deliver_by_job(session: SparkSession, path: str) -> DeliverShares:
     """Returns a function that delivers shares by a Spark job. `path` is the file of the `Job`."""
 
-    def deliver(number: int, orders: Sequence[wire_format.ShareOrder]) -> list[wire_format.Message | bytes]:
+    def deliver(number: int, orders: Sequence[DeliveryOrder]) -> list[wire_format.Message | bytes]:
         frame = session.range(0, len(orders), 1, len(orders))
         delivered = frame.mapInArrow(share_function(path, orders), wire_format.SCHEMA)
         return collect_messages(delivered, f"deliver batch {number}")
@@ -88,7 +104,7 @@ def collect_messages(frame: DataFrame, doing: str) -> list[wire_format.Message |
 
 
 def share_function(
-    job: str, orders: Sequence[wire_format.ShareOrder]
+    job: str, orders: Sequence[DeliveryOrder]
 ) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
     """Returns the function that Spark runs on the numbers of shares: it delivers these shares."""
 
@@ -114,16 +130,19 @@ def make_handler(job: str) -> Handler:
 
 
 class ShareWriter:
-    """Delivers one share of each batch; its clients stay connected between batches."""
+    """Delivers one share of each batch, to the log or to a sink; its clients stay connected between batches."""
 
     def __init__(self, job: Job) -> None:
         self._job, self._storage = job, open_storage(job.checkpoint)
         self._log = open_log(job.log, job.config.client_settings)
+        self._sinks: dict[str, tuple[SinkTarget, PartWriter]] = {}
 
     def handle(self, raw: bytes, _rows: Iterable[bytes]) -> list[Message]:
         order = wire_format.decode(raw)
-        assert isinstance(order, wire_format.ShareOrder)  # noqa: S101
         try:
+            if isinstance(order, wire_format.SinkOrder):
+                return [(0, wire_format.encode(self._write_sink(order)))]
+            assert isinstance(order, wire_format.ShareOrder)  # noqa: S101
             return [(0, wire_format.encode(self._deliver(order)))]
         except StreamsError as error:
             if error.retriable:
@@ -135,6 +154,27 @@ class ShareWriter:
         with step(SHARE, self._job.at_step):
             producer = self._send(order, part.items) if part.items else order.producer
         return wire_format.ShareDone(order.share, producer, part.unshared_topics)
+
+    def _write_sink(self, order: wire_format.SinkOrder) -> wire_format.SinkDone:
+        target, writer = self._open_sink(order.sink)
+        manifest, _ = read_manifest(self._storage, order.number)
+        read = partial(read_blob, self._storage)
+        batch = read_sink_batch(target, order.number, manifest.outboxes, read, order.parts)
+        if not batch.parts:
+            return wire_format.SinkDone(order.share, None, 0, 0)
+        with step(SINK_WRITE, self._job.at_step):
+            written = writer.write(batch)
+        return wire_format.SinkDone(order.share, *written)
+
+    def _open_sink(self, name: str) -> tuple[SinkTarget, PartWriter]:
+        if name not in self._sinks:
+            job = self._job
+            target = find_sinks(job.graph, job.config)[name]
+            context = SinkContext(
+                application=job.application, sink=name, checkpoint=job.checkpoint_id, at_step=job.at_step
+            )
+            self._sinks[name] = target, PartWriter(target, context, self._log)
+        return self._sinks[name]
 
     def _send(self, order: wire_format.ShareOrder, items: Sequence[Item]) -> str:
         if order.owner and isinstance(self._log, SupportsShares):

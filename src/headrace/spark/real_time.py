@@ -9,6 +9,7 @@ that often. A batch whose slots are lost is planned again: without a manifest it
 
 from __future__ import annotations
 
+import itertools
 import logging
 import queue
 import secrets
@@ -33,7 +34,7 @@ from headrace.spark.application_state import QueryStoppedError
 from headrace.spark.batch_attempt import BatchAttempt
 from headrace.spark.batch_commits import BatchCommits
 from headrace.spark.batch_planner import Control, Ends, Planner, plan_orders, shortest_interval
-from headrace.spark.delivery_job import SharedDelivery
+from headrace.spark.delivery_job import DeliveryOrder, SharedDelivery
 from headrace.spark.job import Job, decode_failure, is_local, pickle_job
 from headrace.spark.record_watch import KILLED
 from headrace.spark.session import find_slots
@@ -79,8 +80,8 @@ class RealTimeEngine:
         self._is_stopping = self._is_cut = False
         self._attempt: BatchAttempt | None = None
         self._attempts = 0
-        self._share_answers: queue.SimpleQueue[ShareDelivered] = queue.SimpleQueue()
-        self._share_round = 0
+        self._share_rounds = itertools.count(1)
+        self._share_answers: dict[int, queue.SimpleQueue[ShareDelivered]] = {}  # by round
         self._pool = SlotPool(
             context,
             job.application,
@@ -107,7 +108,9 @@ class RealTimeEngine:
         self, registration: Registration, message: BatchDone | BatchBroken | AtRecord | ShareDelivered | None
     ) -> None:
         if isinstance(message, ShareDelivered):
-            self._share_answers.put(message)
+            answers = self._share_answers.get(message.round)
+            if answers is not None:  # else the batch is tried again already
+                answers.put(message)
             return
         unreached: tuple[int | None, int] = None, 0
         with self._changed:
@@ -256,28 +259,37 @@ class RealTimeEngine:
             self._changed.notify_all()
 
     # ----------------------------------------------------------------------------------------------------------- shares
-    def _deliver_shares(
-        self, number: int, orders: Sequence[wire_format.ShareOrder]
-    ) -> list[wire_format.Message | bytes]:
-        """Has the slots deliver shares of a batch. Called in the thread of deliveries.
+    def _deliver_shares(self, number: int, orders: Sequence[DeliveryOrder]) -> list[wire_format.Message | bytes]:
+        """Has the slots deliver shares of a batch. Called in the threads of deliveries and of sinks.
 
         The number of shares never changes, because it says which share has which partitions. Where a slot is lost, the
         others deliver its share too, when the batch is tried again.
         """
-        self._share_round += 1
+        share_round, answers = next(self._share_rounds), queue.SimpleQueue[ShareDelivered]()
+        self._share_answers[share_round] = answers
+        try:
+            return self._ask_slots(number, orders, share_round, answers)
+        finally:
+            del self._share_answers[share_round]
+
+    def _ask_slots(
+        self,
+        number: int,
+        orders: Sequence[DeliveryOrder],
+        share_round: int,
+        answers: queue.SimpleQueue[ShareDelivered],
+    ) -> list[wire_format.Message | bytes]:
         slots = self._pool.await_slots()
         asked = {order.share: slots[order.share % len(slots)] for order in orders}
         for order in orders:
-            self._pool.send(asked[order.share], DeliverShare(self._share_round, wire_format.encode(order)))
+            self._pool.send(asked[order.share], DeliverShare(share_round, wire_format.encode(order)))
         found: list[wire_format.Message | bytes] = []
         while asked:
             if not all(map(self._pool.is_live, asked.values())):
                 raise QueryStoppedError(f"a slot was lost while it delivered a share of batch {number}")
             try:
-                answer = self._share_answers.get(timeout=TICK)
+                answer = answers.get(timeout=TICK)
             except queue.Empty:
-                continue
-            if answer.round != self._share_round:
                 continue
             if answer.reason:
                 raise QueryStoppedError(f"share {answer.share} of batch {number} was not delivered: {answer.reason}")

@@ -20,6 +20,7 @@ from headrace.checkpoint.ledger import manifest_numbers
 from headrace.checkpoint.manifest import Changelog
 from headrace.checkpoint.recovery import read_positions
 from headrace.checkpoint.rescale import Progress
+from headrace.checkpoint.sink_delivery import Written, find_sinks
 from headrace.checkpoint.storage import Storage, open_storage
 from headrace.errors import (
     ConfigError,
@@ -171,9 +172,16 @@ class Run:
                 exactly_once=setup.config.processing_guarantee == "exactly_once",
                 share_bytes=setup.config.delivery_job_min_bytes,
                 compaction=CompactionPolicy(max_deltas=setup.config.checkpoint_max_deltas),
+                sink_backlog=setup.config.sink_backlog_max_batches,
+                sink_backoff_ms=setup.config.sink_retry_backoff_max_ms,
             ),
+            sinks=find_sinks(setup.graph, setup.config),
             hooks=CommitHooks(
-                at_step=setup.at_step, delivered=self._record_delivery, deliver_in_shares=self._deliver_in_shares
+                at_step=setup.at_step,
+                delivered=self._record_delivery,
+                deliver_in_shares=self._deliver_in_shares,
+                write_in_slots=self._write_in_slots,
+                spark=self._session,
             ),
         )
 
@@ -208,6 +216,13 @@ class Run:
     def _deliver_in_shares(self, number: int) -> Sequence[str] | None:
         """Delivers a batch in shares. Catch-up at start is delivered by the driver, because no slot is running yet."""
         return None if self._engine is None else self._engine.shares.deliver(self._log, number)
+
+    def _write_in_slots(self, sink: str, number: int, parts: Sequence[str]) -> Sequence[Written] | None:
+        """Has slots write the parts of a batch for a sink; None if none is running yet."""
+        return None if self._engine is None else self._engine.shares.write_sink(sink, number, parts)
+
+    def _session(self) -> Any:
+        return self._setup.spark or session_of(self._starting.result())
 
     def _record_delivery(self, number: int, positions: Mapping[TopicPartition, int]) -> None:
         self._delivered_positions = positions
@@ -249,7 +264,7 @@ class Run:
         ledger = self.coordinator.ledger
         number = ledger.number
         # The deliveries first: what they have written may be read again, and must be in the extents.
-        if self.coordinator.delivered < number:
+        if self.coordinator.delivered < number or not self.coordinator.sinks.has(number):
             return False
         extents = self._extents()
         is_read = all(ledger.positions.get(at, 0) >= extent.end for at, extent in extents.items())
@@ -285,6 +300,7 @@ class Run:
         """Returns what is known of the run beyond its checkpoint: delivered batches, ends of the log, phases, stats."""
         return {
             "delivered": self.coordinator.delivered,
+            "sinks": self.coordinator.sinks.reports(),
             "ends": {at: extent.end for at, extent in self._extents().items()},
             **({} if self._engine is None else self._engine.observed()),
             **self._stats.observed(),
@@ -320,6 +336,7 @@ class Run:
         the batch again, or delivers it.
         """
         self._is_closing = True
+        self.coordinator.sinks.stop_waiting()
         end = None if timeout is None else time.monotonic() + timeout
         is_ended = self._engine is None or self._engine.stop(timeout)
         self._heartbeat.stop()

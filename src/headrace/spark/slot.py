@@ -127,7 +127,7 @@ class Slot:
         self._runner: SlotRunner | None = None
         self._job: Job | None = None
         self._keeper: LocalStateKeeper | None = None
-        self._shares: queue.SimpleQueue[DeliverShare] | None = None
+        self._shares: dict[str, queue.SimpleQueue[DeliverShare]] = {}  # by sink; "" for the log
         self._is_over = False
         mine = address_towards(driver.host, driver.port)
         self._host = host = mine if driver.bind in WILDCARDS else driver.bind or mine
@@ -421,19 +421,23 @@ class Slot:
 
     # ----------------------------------------------------------------------------------------------------------- shares
     def _deliver(self, message: DeliverShare) -> None:
-        if self._shares is None:
-            self._shares = queue.SimpleQueue()
-            threading.Thread(target=self._deliver_shares, name="headrace shares", daemon=True).start()
-        self._shares.put(message)
+        """Queues a share for the thread of the log or of its sink: a target that hangs does not delay the others."""
+        order = wire_format.decode(message.order)
+        target = order.sink if isinstance(order, wire_format.SinkOrder) else ""
+        if target not in self._shares:
+            self._shares[target] = queue.SimpleQueue()
+            threading.Thread(
+                target=self._deliver_shares, args=(self._shares[target],), name="headrace shares", daemon=True
+            ).start()
+        self._shares[target].put(message)
 
-    def _deliver_shares(self) -> None:
+    def _deliver_shares(self, shares: queue.SimpleQueue[DeliverShare]) -> None:
         assert self._job is not None  # noqa: S101
-        assert self._shares is not None  # noqa: S101
         writer = ShareWriter(self._job)
         while True:
-            message = self._shares.get()
+            message = shares.get()
             order = wire_format.decode(message.order)
-            assert isinstance(order, wire_format.ShareOrder)  # noqa: S101
+            assert isinstance(order, wire_format.ShareOrder | wire_format.SinkOrder)  # noqa: S101
             try:
                 ((_, answer),) = writer.handle(message.order, [])
                 reason = ""

@@ -41,7 +41,7 @@ def prepare_topics(log: Log, graph: Graph, config: Config) -> set[str]:
     existing = log.topics()
     read = topics_read(graph, config.application_id or "", existing)
     sinks = (node for node in graph.nodes.values() if isinstance(node, Sink))
-    written = {sink.topic for sink in sinks if isinstance(sink.topic, str)}
+    written = {sink.topic for sink in sinks if isinstance(sink.topic, str) and sink.target is None}
     missing = sorted((read | written) - graph.internal_topics.keys() - existing.keys())
     if missing and not config.auto_create_topics_enable:
         raise StreamsError(

@@ -5,14 +5,14 @@
     Spark row   | slot int | message binary |        the slot that receives the message
 
 Kinds: "O" orders, "R" rows, "C" receipt, "T" tally, "B" batch, "Q" commit request, "S" share order, "L" share done,
-"F" failure. A message is encoded as an array of its fields, in their order. All processes of a run have the same
-version, so the format may change between versions.
+"K" sink order, "D" sink done, "F" failure. A message is encoded as an array of its fields, in their order. All
+processes of a run have the same version, so the format may change between versions.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 import pyarrow as pa
@@ -118,6 +118,24 @@ class ShareDone(NamedTuple):
     topics: list[str]
 
 
+class SinkOrder(NamedTuple):
+    """Parts of a batch that a process writes to a sink. `share` says which of the processes it is."""
+
+    sink: str
+    number: int
+    share: int
+    parts: list[str]
+
+
+class SinkDone(NamedTuple):
+    """Parts were written: what the sink's writer returned, and how many records it took and rejected."""
+
+    share: int
+    result: Any
+    records: int
+    rejected: int
+
+
 class Failed(NamedTuple):
     """A task failed with an error that a retry does not cure. `error` is the pickled exception, b"" if it cannot be."""
 
@@ -129,13 +147,13 @@ class Failed(NamedTuple):
 _encode = msgspec.msgpack.Encoder().encode
 _KINDS = {
     Orders: b"O", Rows: b"R", Tally: b"T", Batch: b"B", CommitRequest: b"Q", ShareOrder: b"S", ShareDone: b"L",
-    Failed: b"F",
+    Failed: b"F", SinkOrder: b"K", SinkDone: b"D",
 }  # fmt: skip
 _orders, _rows = msgspec.msgpack.Decoder(Orders), msgspec.msgpack.Decoder(Rows)
 _DECODERS = {kind: msgspec.msgpack.Decoder(message).decode for message, kind in _KINDS.items()}
 RECEIPT = b"C"
 
-Message = Orders | Rows | Tally | Batch | CommitRequest | ShareOrder | ShareDone | Failed
+Message = Orders | Rows | Tally | Batch | CommitRequest | ShareOrder | ShareDone | SinkOrder | SinkDone | Failed
 
 
 def encode(message: Message) -> bytes:

@@ -8,6 +8,7 @@ from headrace.testing.records import assert_eventually as assert_eventually
 from headrace.testing.records import produce as produce
 from headrace.testing.records import wait_for_records as wait_for_records
 from headrace.testing.registry import SchemaRegistry as SchemaRegistry
+from headrace.testing.sinks import check_sink as check_sink
 from headrace.testing.source_check import check_source as check_source
 from headrace.testing.timeline import Timeline as Timeline
 from headrace.testing.timeline import timeline as timeline

@@ -27,6 +27,7 @@ from headrace.hints import explain_names, guess
 from headrace.log.base import Closeable
 from headrace.model.ids import TaskId
 from headrace.model.record import Record, headers_of
+from headrace.model.sink import TOPIC_PREFIX, sink_topic
 from headrace.model.timestamps import epoch_milliseconds
 from headrace.model.windows import milliseconds
 from headrace.runtime.environment import Result
@@ -149,6 +150,28 @@ class TopologyTestDriver(Closeable):
         ValueError: no sink of the topology writes the topic 'oout': did you mean 'out'? (it writes: out)
         """
         return TestOutputTopic(self, topic, self.serdes.key(key, topic), self.serdes.value(value, topic))
+
+    def sink_records(self, name: str) -> list[Record]:
+        """The records that have gone to a sink for another system, with their keys and values. Nothing is written.
+
+        `name` is that of `stream.sink(…, name=…)`, or else the sink's own. Every record is returned once.
+
+        >>> from headrace import StreamsBuilder, serde
+        >>> from headrace.connect import FileSink
+        >>> builder = StreamsBuilder()
+        >>> builder.stream("in", value=serde.STRING).map_values(len).sink(FileSink("/data/lengths"))
+        >>> with TopologyTestDriver(builder.build()) as driver:
+        ...     driver.input_topic("in", value=serde.STRING).pipe("hello", timestamp=0)
+        ...     driver.sink_records("lengths")
+        [Record(key=None, value=5, timestamp=0, headers=())]
+        """
+        sinks = [node for node in self._graph.nodes.values() if isinstance(node, Sink) and node.target is not None]
+        node = next((node for node in sinks if node.topic == sink_topic(name)), None)
+        if node is None:
+            known = {str(sink.topic).removeprefix(TOPIC_PREFIX) for sink in sinks}
+            raise ValueError(f"the topology has no sink {name!r}{_hint(name, known, 'has')}")
+        key, value = self._serdes.key(node.key), self._serdes.value(node.value)
+        return TestOutputTopic(self, sink_topic(name), key, value).read_records()
 
     def advance_wall_clock(self, duration: int | timedelta) -> None:
         """Move the wall clock forward by milliseconds or a `timedelta`, and run what becomes due.

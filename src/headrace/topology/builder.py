@@ -65,6 +65,7 @@ class Assembly:
         """Add a node with the stores that are its own."""
         validation.name_is_new(node.name, self.nodes)
         validation.parents_exist(node.name, parents, self.nodes)
+        validation.sink_is_new(node, self.nodes)
         self._put(node, parents)
         for spec in stores:
             self.add_store(spec, node.name)

@@ -8,6 +8,7 @@ from heapq import heappop, heappush
 from types import BuiltinFunctionType, FunctionType, MethodType
 from typing import Any
 
+from headrace.model.sink import TOPIC_PREFIX
 from headrace.topology.graph import Graph
 from headrace.topology.java_order import Tree, copied_order, hash_order
 from headrace.topology.nodes import Node, Sink, Source
@@ -92,6 +93,8 @@ def details(node: Node, graph: Graph) -> str:
     match node:
         case Source():
             return f"topics: {listed(node.topics) if node.pattern is None else node.pattern.pattern}"
+        case Sink(target=target) if target is not None:
+            return f"sink: {str(node.topic).removeprefix(TOPIC_PREFIX)}, {target.guarantee}"
         case Sink():
             return f"topic: {node.topic}" if isinstance(node.topic, str) else f"extractor class: {path(node.topic)}"
         case _:

@@ -16,6 +16,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from headrace.model import sink
 from headrace.model.windows import JoinWindows, SessionWindows, SlidingWindows, Windows
 from headrace.serde.protocol import Serde
 
@@ -255,13 +256,15 @@ class Source:
 
 @dataclass(frozen=True, slots=True)
 class Sink:
-    """Records leave for a topic, or for the one that a function names."""
+    """Records leave for a topic, for the one that a function names, or for another system than the log."""
 
     name: str
     topic: str | TopicExtractor
     key: SerdeLike | None = None
     value: SerdeLike | None = None
     partitioner: Partitioner | None = None
+    target: sink.Sink | None = None  # the other system; `topic` then is `sink_topic` of the sink's name
+    on_rejected: str | None = None  # fail, continue or dead_letter; None: as `production.exception.handler` says
 
 
 # ------------------------------------------------------------------------------------------------------- streams

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from headrace.errors import TopologyError
+from headrace.model.sink import TOPIC_PREFIX
 from headrace.state.spec import StoreSpec
 from headrace.topology.captured_state import warn_of_captured_state
 from headrace.topology.graph import InternalTopic
@@ -31,6 +32,19 @@ def parents_exist(name: str, parents: tuple[str, ...], nodes: Mapping[str, Node]
         if isinstance(nodes[parent], Sink):
             raise TopologyError(
                 f"the parent {parent!r} of {name!r} is a sink, nothing comes after it: read its topic with a source"
+            )
+
+
+def sink_is_new(node: Node, nodes: Mapping[str, Node]) -> None:
+    """Two sinks of one name would take each other's batches for their own."""
+    if not isinstance(node, Sink) or node.target is None:
+        return
+    for other in nodes.values():
+        if isinstance(other, Sink) and other.topic == node.topic:
+            sink = str(node.topic).removeprefix(TOPIC_PREFIX)
+            raise TopologyError(
+                f"two sinks have the name {sink!r}: give one of them another, stream.sink(…, name=…). The target "
+                "stores it with the batches that it has"
             )
 
 

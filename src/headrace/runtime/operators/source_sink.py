@@ -136,6 +136,7 @@ class Outlet(NamedTuple):
     counts: list[CountOutput]
     topic_name: Callable[[str], str]  # adds the application's id to internal topics
     partitions: Callable[[str], int | None]  # of a topic, None if not known
+    own_partition: int = 0  # of the task
 
 
 def sink(
@@ -240,6 +241,9 @@ def partition_chooser(
 ) -> Callable[[str, Any, Any], tuple[int | None, ...]] | None:
     """The function that chooses partitions, None where the hash of the key decides."""
     choose = node.partitioner
+    if node.target is not None:  # a part of its batch has the records of one task, whatever their keys
+        own = (outlet.own_partition,)
+        return lambda topic, key, value: own
     by_key = None if windowed is None else by_key_inside(windowed, outlet)
     if choose is None:
         return by_key
