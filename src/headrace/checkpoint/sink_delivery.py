@@ -104,8 +104,8 @@ def find_sinks(graph: Graph, config: Config) -> dict[str, SinkTarget]:
                 name=name,
                 sink=node.target,
                 node=node.name,
-                key=serdes.key(node.key),
-                value=serdes.value(node.value),
+                key=serdes.key(node.key, sink_topic(name)),
+                value=serdes.value(node.value, sink_topic(name)),
                 on_rejected=node.on_rejected or handlers.production,
                 dead_letter_topic=handlers.dead_letter_topic,
             )

@@ -165,13 +165,14 @@ class TopologyTestDriver(Closeable):
         ...     driver.sink_records("lengths")
         [Record(key=None, value=5, timestamp=0, headers=())]
         """
-        sinks = [node for node in self._graph.nodes.values() if isinstance(node, Sink) and node.target is not None]
+        sinks = [node for node in self.graph.nodes.values() if isinstance(node, Sink) and node.target is not None]
         node = next((node for node in sinks if node.topic == sink_topic(name)), None)
         if node is None:
             known = {str(sink.topic).removeprefix(TOPIC_PREFIX) for sink in sinks}
             raise ValueError(f"the topology has no sink {name!r}{_hint(name, known, 'has')}")
-        key, value = self._serdes.key(node.key), self._serdes.value(node.value)
-        return TestOutputTopic(self, sink_topic(name), key, value).read_records()
+        topic = sink_topic(name)
+        key, value = self.serdes.key(node.key, topic), self.serdes.value(node.value, topic)
+        return TestOutputTopic(self, topic, key, value).read_records()
 
     def advance_wall_clock(self, duration: int | timedelta) -> None:
         """Move the wall clock forward by milliseconds or a `timedelta`, and run what becomes due.
