@@ -155,8 +155,8 @@ class Coordinator:
         `topics` has the ids of the source topics, `positions` the first offsets of partitions that were never read,
         `changelogs` the topics that fill the stores of a new checkpoint, `sinks` the sinks for other systems. If the
         topology has changed, its state is carried over to the new form; `migrations` has the stores whose values can
-        get another form, and `divider`
-        divides the state of sub-topologies whose number of tasks has changed; without it that is an error.
+        get another form, and `divider` divides the state of sub-topologies whose number of tasks has changed; without
+        it that is an error.
         """
         options, hooks = options or CommitOptions(), hooks or CommitHooks()
         ledger = recovery.recover_ledger(storage, options.keep)
