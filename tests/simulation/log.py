@@ -24,6 +24,7 @@ class StoredLog:
         self.topics = {name: Topic(name, f"id of {name}", count, {}) for name, count in topics.items()}
         self.rows = defaultdict[TopicPartition, list[Row]](list)
         self.markers: dict[str, int] = {}
+        self.may_repeat = False  # deliveries are at least once
 
     def append(self, items: Sequence[Item]) -> list[int]:
         bases: list[int] = []
@@ -120,7 +121,9 @@ class SimulatedLog:
 
     def append(self, items: Sequence[Item]) -> list[int]:
         self._ask("appends")
-        return self._stored.append(items)
+        bases = self._stored.append(items)
+        self._answer("appends")
+        return bases
 
     # ------------------------------------------------------------------------------------------------------ deliveries
     def begin_delivery(self, application: str, number: int, items: Sequence[Item]) -> Callable[[], None]:

@@ -13,6 +13,7 @@ from unittest.mock import patch
 from headrace.checkpoint import compaction, coordinator, manifest_builder, recovery, restore
 from headrace.checkpoint import storage as storage_module
 from headrace.checkpoint.coordinator import Coordinator
+from headrace.checkpoint.delivery import Delivery
 from headrace.checkpoint.files import manifest_name, read_blob
 from headrace.checkpoint.ledger import Ledger
 from headrace.checkpoint.manifest import manifest_digest
@@ -180,6 +181,18 @@ def send_a_batch_again_whose_outcome_is_unknown() -> Any:
     )
 
 
+def mark_a_batch_before_it_is_appended() -> Any:
+    """With the guarantee "at least once": what was marked and not appended is lost."""
+    real = Delivery._send
+
+    def send(self: Any, number: int, items: Any) -> Any:
+        if not self._exactly_once:
+            self._log.mark_delivered(self._application, number)
+        return real(self, number, items)
+
+    return patch.object(Delivery, "_send", send)
+
+
 # ----------------------------------------------------------------------------------------------- bugs that it has found
 def let_an_earlier_epoch_commit() -> Any:
     """An owner that was overtaken while it took over went on, and committed after the later one."""
@@ -227,6 +240,7 @@ MISTAKES: dict[str, Mistake] = {
         skip_the_fsync_of_a_directory,
         read_the_marker_without_a_barrier,
         send_a_batch_again_whose_outcome_is_unknown,
+        mark_a_batch_before_it_is_appended,
         let_an_earlier_epoch_commit,
         read_the_marker_only_before_the_manifests,
         read_the_manifests_only_once,

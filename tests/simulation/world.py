@@ -90,6 +90,7 @@ class World:
             without |= {"move a clock"}  # as in Kafka Streams, results that wait for their time wait for the clock, too
         self.faults = Faults(scheduler, limits.faults, without)
         self.options = CommitOptions(
+            exactly_once=seed % 10 != 9,
             max_undelivered=random.choice([0, 1, 2, 2]),
             background=random.random() < 0.8,
             lease_ms=random.choice([3_000, 6_000, 15_000]),
@@ -104,6 +105,7 @@ class World:
         is_kafka = random.random() < 0.5
         topics = self.program.topics
         self.stored = Broker(topics, scheduler, self.faults) if is_kafka else StoredLog(topics)
+        self.stored.may_repeat = not self.options.exactly_once
         self._stores_chunks = random.random() < 0.5
         self.monitor = Monitor(self.bucket, self.stored, scheduler)
         self.network = Network(self)
