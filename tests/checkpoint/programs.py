@@ -11,14 +11,15 @@ from headrace.config import Config
 from headrace.log.protocol import Records
 from headrace.model.ids import TopicPartition
 from tests.checkpoint.memory_log import MemoryLog
+from tests.expected import Row, driver_rows
 
 TEXTS: dict[str, Any] = {"key": serde.STRING, "value": serde.STRING}
-Row = tuple[str, str | None]
+Text = tuple[str, str | None]
 
 
 class Program(NamedTuple):
     build: Callable[[], Topology]
-    inputs: dict[str, list[Row]]  # by topic, written in turn
+    inputs: dict[str, list[Text]]  # by topic, written in turn
     partitions: int = 1
 
     def log(self) -> MemoryLog:
@@ -33,6 +34,16 @@ class Program(NamedTuple):
                 at = TopicPartition(topic, number % self.partitions)
                 raw = None if value is None else value.encode()
                 log.append([(at, Records.from_rows([(key.encode(), raw, 10 * number, ())]))])
+
+    def expected(self) -> list[Row]:
+        """What the test driver writes to the topic `out`."""
+        records = [
+            (topic, key.encode(), None if value is None else value.encode(), 10 * number)
+            for topic, rows in self.inputs.items()
+            for number, (key, value) in enumerate(rows)
+        ]
+        records.sort(key=lambda record: record[3])
+        return driver_rows(self.build(), records, ["out"], {"statestore.cache.max.bytes": 0})["out"]
 
 
 CONFIG = Config.of({"application.id": "app", "statestore.cache.max.bytes": 0}, default_key_serde=serde.STRING)
@@ -89,7 +100,7 @@ def watch() -> Topology:
     return topology
 
 
-LINES: list[Row] = [
+LINES: list[Text] = [
     (f"line {n % 3}", line) for n, line in enumerate(["a b a", "b c", "c c c", "a", "d e f", "a b", "f"])
 ]
 WORDS = Program(count_words, {"lines": LINES})

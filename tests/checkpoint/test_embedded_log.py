@@ -32,6 +32,7 @@ def filled(place, program: Program) -> FileLog:
 def undisturbed():
     ground = Ground(log=WORDS.log(), storage=open_storage("memory:///"))
     cluster = run_to_end(ground, WORDS)
+    assert [row[1:4] for row in outputs(ground.log)["out", 0]] == WORDS.expected()
     return outputs(ground.log), cluster.stores()
 
 

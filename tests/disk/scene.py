@@ -16,7 +16,6 @@ from typing import Any, NamedTuple
 from headrace.checkpoint.storage import open_storage
 from headrace.errors import StreamsError
 from headrace.log.embedded.file_log import FileLog
-from headrace.testing import TopologyTestDriver
 from tests.checkpoint.cluster import Cluster, Ground, outputs
 from tests.checkpoint.programs import WORDS
 from tests.clocks import ManualClock
@@ -48,16 +47,6 @@ def go_on(place: Path, boot: str, batches: int = 1_000) -> Any:
             return outputs(log), cluster.stores()
         finally:
             cluster.close()
-
-
-def drivers_output() -> list[tuple[bytes | None, bytes | None]]:
-    """Keys and values that the test driver gives for the whole input."""
-    with TopologyTestDriver(WORDS.build(), {"statestore.cache.max.bytes": 0}) as driver:
-        for topic, rows in WORDS.inputs.items():
-            for number, (key, value) in enumerate(rows):
-                raw = None if value is None else value.encode()
-                driver.pipe_row(topic, key.encode(), raw, 10 * number, ())
-        return [(key, value) for _, _, key, value, *_ in driver.queue("out")]
 
 
 # --------------------------------------------------------------------------------------------------------- processes

@@ -14,8 +14,9 @@ from random import Random
 
 import pytest
 
+from tests.checkpoint.programs import WORDS
 from tests.disk.images import Disk, record
-from tests.disk.scene import Child, begin, drivers_output, go_on
+from tests.disk.scene import Child, begin, go_on
 
 pytestmark = pytest.mark.slow
 
@@ -31,7 +32,7 @@ def test_every_crash_image_opens_and_goes_on_exactly(tmp_path):
     disk = Disk(place)
     changes = record(lambda: go_on(place, "first"), place, tmp_path / "trace")
     expected = go_on(place, "first")
-    assert [row[1:3] for row in expected[0]["out", 0]] == drivers_output()
+    assert [row[1:4] for row in expected[0]["out", 0]] == WORDS.expected()
     seen, wrong = Counter[str](), list[str]()
     for number, change in enumerate(changes):
         disk.apply(change)

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 from headrace import Processor, Punctuation, Record, Stores, StreamsBuilder, TimeWindows, Topology, serde
 from headrace.log.protocol import Log, Records
 from headrace.model.ids import TopicPartition
+from tests.expected import Row, driver_rows
 
 TEXTS: dict[str, Any] = {"key": serde.STRING, "value": serde.STRING}
 CACHE_OFF = {"statestore.cache.max.bytes": 0}
@@ -34,6 +35,11 @@ class Program(NamedTuple):
             own = [n for n in numbers if n % 5 % self.partitions == part]
             records = Records([b"%d" % (n % 5) for n in own], [line(n).encode() for n in own], [10 * n for n in own])
             log.append([(TopicPartition("lines", part), records)])
+
+    def expected(self, lines: int) -> dict[str, list[Row]]:
+        """What the test driver writes to each topic for so many lines."""
+        records = [("lines", b"%d" % (n % 5), line(n).encode(), 10 * n) for n in range(lines)]
+        return driver_rows(self.build(), records, self.outputs, self.config)
 
 
 def count_words(window: int = 50, value: Any = serde.STRING) -> Topology:
@@ -107,5 +113,5 @@ OTHER = Program(lambda: count_words(70), 60)
 LETTERS = Program(
     lambda: count_words(value=serde.serde_of(str.encode, picky)), 60, 2, {**CACHE_OFF, **DEAD_LETTERS}, ("out", "dead")
 )
-MANY = Program(watch_words, 30, partitions=3, config={})
+MANY = Program(watch_words, 30, partitions=3)
 WORD_COUNT = Program(word_count, 0, partitions=8)

@@ -73,7 +73,7 @@ class Scenario:
 
 @pytest.fixture(scope="module")
 def references() -> dict[int, Any]:
-    """Outputs and stores of undisturbed runs on the embedded log, by the number of lines."""
+    """Outputs and stores of undisturbed runs on the embedded log, by the number of lines; the test driver agrees."""
     return {}
 
 
@@ -88,6 +88,7 @@ def make_scenario(
                 whole = deploy("LETTERS", name=f"whole-{lines}")
                 whole.feed(lines - whole.fed)
                 whole.start(environment=jvm).ends_well()
+                whole.check_outputs()
                 references[lines] = lines_of(whole.outputs()), whole.stores()
             forget(broker)
             place = deploy("LETTERS", **{"config": SMALL, "log": broker.address, "master": "local[2,4]", **options})

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import sys
+from collections import Counter
 from pathlib import Path
 
 import pyspark
@@ -23,6 +24,7 @@ from headrace.checkpoint.steps import (
 )
 from tests.faults.deployment import Deployment, gone
 from tests.faults.kills import EXECUTOR, HOME, JVM, WORKERS, Kill
+from tests.faults.programs import line
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
@@ -32,10 +34,13 @@ GROUPS = [(RANGES_PLANNED, TASK_RUN, DELTA_WRITTEN), (RECEIPT, MANIFEST, DELIVER
 
 @pytest.fixture(scope="module")
 def undisturbed(jvm, tmp_path_factory):
-    """Log and stores of a run that is never killed, all of it in one batch."""
-    deployment = Deployment(tmp_path_factory.mktemp("undisturbed") / "deployment", "WORDS")
+    """Log and stores of a run that is never killed, all of it in one batch; the log has the test driver's records."""
+    deployment = Deployment(tmp_path_factory.mktemp("undisturbed") / "deployment", "WORDS", tables=["counts"])
     deployment.start(environment=jvm).ends_well()
     deployment.clear()
+    deployment.check_outputs()
+    words = Counter(word for number in range(deployment.fed) for word in line(number).split())
+    assert dict(deployment.tables()["counts"]) == words
     return deployment.outputs(), deployment.stores()
 
 
