@@ -1,5 +1,7 @@
 """A function of the user's that raises, with each `processing.exception.handler`."""
 
+import sys
+
 import pytest
 
 from headrace import (
@@ -185,15 +187,24 @@ def test_a_handler_of_the_users_decides_record_by_record():
             pipe(driver, "in", [("k", "bad")])
 
 
-@pytest.mark.parametrize("stop", [KeyboardInterrupt, SystemExit], ids=lambda error: error.__name__)
-def test_what_is_not_an_error_of_the_program_is_not_handled(stop):
+def test_an_interrupt_is_not_an_error_of_the_program_and_is_not_handled():
     def interrupted(value):
-        raise stop
+        raise KeyboardInterrupt
 
     builder = StreamsBuilder()
     builder.stream("in", **TEXTS).map_values(interrupted)
-    with drive(builder, processing_exception_handler="continue") as driver, pytest.raises(stop):
+    with drive(builder, processing_exception_handler="continue") as driver, pytest.raises(KeyboardInterrupt):
         pipe(driver, "in", [("k", "v")])
+
+
+def test_a_function_that_calls_exit_has_failed():
+    builder = StreamsBuilder()
+    builder.stream("in", **TEXTS).map_values(lambda value: sys.exit(3), name="leaves")
+    with drive(builder) as driver, pytest.raises(ProcessingError, match="leaves failed on in/0 at offset 0.*exit"):
+        pipe(driver, "in", [("k", "v")])
+    with drive(builder, processing_exception_handler="continue") as driver:
+        pipe(driver, "in", [("k", "v")])
+        assert driver.metrics()["dropped-records-total/processing error"] == 1
 
 
 # ------------------------------------------------------------------------------------------- joiners and processors

@@ -17,6 +17,7 @@ from headrace.checkpoint.manifest import Carried, Changelog, Manifest, Outbox, T
 from headrace.checkpoint.storage import Storage
 from headrace.errors import CheckpointCorruptedError, CheckpointMismatchError, MissingFileError
 from headrace.model.ids import TaskId, TopicPartition
+from headrace.runtime.environment import DroppedRecord
 from headrace.state.engine import Version
 
 
@@ -45,6 +46,7 @@ class Ledger:
         self.topics: dict[str, str] = {}
         self.carried: tuple[Carried, ...] = ()
         self.dropped: Mapping[str, int] = {}
+        self.drops: tuple[DroppedRecord, ...] = ()  # the last ones of each reason
         self.changelogs: Mapping[str, Changelog] = {}  # by store: what the first batch fills it from
         self.outboxes: dict[int, tuple[Outbox, ...]] = {}  # by batch, of those that may not be delivered yet
         self.listed_deltas = 0  # in the manifests after the last full one
@@ -78,7 +80,7 @@ class Ledger:
         self.checkpoint, self.application, self.epoch = manifest.checkpoint, manifest.application, manifest.epoch
         self.clock, self.carried, self.dropped = manifest.clock, manifest.carried, manifest.dropped
         self.fingerprint, self.delivered = manifest.fingerprint or self.fingerprint, manifest.delivered
-        self.changelogs = manifest.changelogs
+        self.changelogs, self.drops = manifest.changelogs, manifest.drops or self.drops
         self.outboxes[manifest.number] = manifest.outboxes
         self._since[manifest.number] = manifest.since
         for change in manifest.tasks:

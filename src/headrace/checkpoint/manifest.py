@@ -22,6 +22,7 @@ from headrace.checkpoint.files import DIGEST, BlobRef, DeltaChain, digest_of
 from headrace.checkpoint.fingerprint import Fingerprint
 from headrace.errors import CheckpointCorruptedError
 from headrace.model.ids import TaskId
+from headrace.runtime.environment import DroppedRecord
 
 MAGIC = b"HRM1"
 _END = struct.Struct(f">{DIGEST}sI")
@@ -77,6 +78,7 @@ class Manifest:
     outboxes: tuple[Outbox, ...] = ()  # by (level, task): breaks ties between records of equal order
     carried: tuple[Carried, ...] = ()  # every row that waits, also from earlier batches
     dropped: Mapping[str, int] = field(default_factory=dict[str, int])  # count by reason, since the application began
+    drops: tuple[DroppedRecord, ...] = ()  # the last ones of each reason, if there are new ones, and in a full manifest
     fingerprint: Fingerprint | None = None  # if it changed, and in every full manifest
     changelogs: Mapping[str, Changelog] = field(
         default_factory=dict[str, Changelog]

@@ -7,9 +7,10 @@ The caller creates the file from `data`; until then the batch has not happened.
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import Counter, defaultdict, deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import NamedTuple
 
 from headrace.checkpoint.compaction import MergeJob, replace_deltas
@@ -28,6 +29,7 @@ from headrace.checkpoint.manifest import (
 from headrace.checkpoint.receipt import Receipt
 from headrace.checkpoint.rescale import Rescaled
 from headrace.model.ids import TaskId, TopicPartition
+from headrace.runtime.environment import KEPT_DROPS, DroppedRecord
 
 
 class CarriedOver(NamedTuple):
@@ -89,6 +91,7 @@ class ManifestBuilder:
             outboxes=tuple(Outbox(r.task, _blob_ref(r.outbox, blobs)) for r in receipts if r.outbox is not None),
             carried=self._carried(ledger, receipts, blobs),
             dropped=sum((Counter(receipt.dropped) for receipt in receipts), Counter(ledger.dropped)),
+            drops=_last_drops(ledger, receipts) if is_full or any(receipt.drops for receipt in receipts) else (),
             fingerprint=self.fingerprint or (ledger.fingerprint if is_full else None),
             changelogs=self.changelogs,
         )
@@ -123,6 +126,14 @@ def _task_changes(
         is_whole = receipt.whole or receipt.task in changes
         changes[receipt.task] = TaskChange(receipt.task, is_whole, (*before, delta), receipt.due)
     return changes
+
+
+def _last_drops(ledger: Ledger, receipts: Sequence[Receipt]) -> tuple[DroppedRecord, ...]:
+    """Returns the last dropped records of each reason, oldest first."""
+    by_reason = defaultdict[str, deque[DroppedRecord]](lambda: deque(maxlen=KEPT_DROPS))
+    for drop in chain(ledger.drops, *(receipt.drops for receipt in receipts)):
+        by_reason[drop.reason].append(drop)
+    return tuple(drop for _, drops in sorted(by_reason.items()) for drop in drops)
 
 
 def _all_tasks(heads: Mapping[TaskId, TaskHead]) -> dict[TaskId, TaskChange]:

@@ -24,6 +24,7 @@ from headrace.checkpoint.steps import RECEIPT, AtStep, ignore_step, step
 from headrace.checkpoint.storage import Storage
 from headrace.errors import StageRerunError, StreamsError
 from headrace.model.ids import TaskId, TopicPartition
+from headrace.runtime.environment import DroppedRecord
 from headrace.runtime.rows import Output, PartitionBatch
 from headrace.state.delta import Delta, encode_delta
 from headrace.state.engine import Version
@@ -51,6 +52,7 @@ class Receipt:
     carried: Mapping[TaskId, Blob] = field(default_factory=dict[TaskId, Blob])  # by `outbox.encode_rows`
     positions: Mapping[TopicPartition, int] = field(default_factory=dict[TopicPartition, int])  # next offsets to read
     dropped: Mapping[str, int] = field(default_factory=dict[str, int])  # records by reason
+    drops: tuple[DroppedRecord, ...] = ()  # the first ones of each reason
     due: int | None = None  # its next wall-clock deadline
     stream_time: int = -1
     sent: Mapping[TaskId, int] = field(default_factory=dict[TaskId, int])  # rows, by task of a later level

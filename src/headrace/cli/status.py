@@ -12,11 +12,14 @@ from rich.console import Group
 from rich.live import Live
 from rich.text import Text
 
-from headrace.checkpoint.ledger import manifest_numbers, read_manifest
+from headrace.checkpoint.ledger import manifest_numbers, read_ledger
 from headrace.cli.options import AsJson, Checkpoint, Program, open_checkpoint, open_follower
 from headrace.cli.output import CommandError, make_table, print_json, print_note, print_rows, stdout
+from headrace.query.drops import describe_drops, explain_reason
 from headrace.spark.application_state import ended_by_signals
 from headrace.web.dashboard_json import ApplicationView
+
+Last = Annotated[bool, typer.Option("--last", help="The last dropped records of each reason, with their operators.")]
 
 
 def status(checkpoint: Checkpoint, topology: Program = None, as_json: AsJson = False) -> int:
@@ -47,16 +50,24 @@ def top(
             live.update(_render(view), refresh=True)
 
 
-def drops(checkpoint: Checkpoint, as_json: AsJson = False) -> None:
-    """Show how many records the application has dropped since it first ran, by reason."""
+def drops(checkpoint: Checkpoint, last: Last = False, as_json: AsJson = False) -> None:
+    """Show how many records the application has dropped since it first ran, by reason, or the last ones of each.
+
+    One record may be dropped by several operators, and by one operator for several windows: each of them counts.
+    """
     storage = open_checkpoint(checkpoint)
     numbers = manifest_numbers(storage)
     if not numbers:
         raise CommandError(f"there is no checkpoint in {checkpoint}")
-    manifest, _ = read_manifest(storage, numbers[-1])
-    rows = [{"reason": reason, "records": count} for reason, count in sorted(manifest.dropped.items())]
-    print_rows(rows, ["reason", "records"], as_json=as_json)
-    print_note(f"After batch {manifest.number}: {sum(manifest.dropped.values())} records in all.")
+    ledger = read_ledger(storage, numbers[-1])
+    if last:
+        columns = ["reason", "operator", "topic", "partition", "offset", "key", "timestamp", "stream_time", "why"]
+        print_rows(describe_drops(ledger.drops), columns, as_json=as_json)
+    else:
+        counts = sorted(ledger.dropped.items())
+        rows = [{"reason": reason, "records": count, "why": explain_reason(reason)} for reason, count in counts]
+        print_rows(rows, ["reason", "records", "why"], as_json=as_json)
+    print_note(f"After batch {ledger.number}: {sum(ledger.dropped.values())} records in all.")
 
 
 def _open_view(checkpoint: str, topology: str | None) -> ApplicationView:

@@ -38,6 +38,7 @@ from headrace.query.history import BatchHistory, BatchSummary
 from headrace.query.persistent_map import READ_ONLY, PersistentMap
 from headrace.query.queries import Position, Query, QueryResult
 from headrace.query.replica import DiskReplica, MemoryReplica, Replica, TaskReplica, TaskReplicas
+from headrace.runtime.environment import DroppedRecord
 from headrace.state.keys import successor
 from headrace.state.read_only import open_view
 from headrace.state.task_state import TaskState
@@ -61,6 +62,7 @@ class Snapshot:
     epoch: int
     delivered: int  # the log had at least the batches up to this one when the batch was committed
     dropped: Mapping[str, int]
+    drops: tuple[DroppedRecord, ...]  # the last ones of each reason
     sizes: Mapping[TaskId, int]  # bytes of each task's state in the checkpoint
     catalog: Catalog
     replicas: TaskReplicas
@@ -77,6 +79,7 @@ class Snapshot:
             epoch=ledger.epoch,
             delivered=ledger.delivered,
             dropped=dict(ledger.dropped),
+            drops=ledger.drops,
             sizes={task: sum(delta.blob.size for delta in at.chain) for task, at in ledger.tasks.items()},
             catalog=catalog,
             replicas=replicas,

@@ -106,7 +106,7 @@ class Compiler:
 
     def _operator(self, node: n.Node, children: Mapping[str, Emit]) -> Emit:  # noqa: C901, PLR0911, PLR0912 - one case a kind of node
         """The closure that runs a node: one case for each kind of node."""
-        env, buffers, emit = self.env, self.buffers, fan_out(list(children.values()))
+        env, buffers, emit = self.env.of_node(node.name), self.buffers, fan_out(list(children.values()))
         match node:
             # Edges
             case n.Source():
@@ -233,12 +233,14 @@ class Compiler:
         internal = any(topic in self.graph.internal_topics for topic in node.topics)
         extract = RECORD if internal else node.timestamp or extractor_of(self.config.default_timestamp_extractor)
         key, value = self._serdes(node, internal)
-        inlet = source_sink.inlet(node, key, value, extract, self.env, self.failures, emit, internal=internal)
+        env = self.env.of_node(node.name)
+        inlet = source_sink.inlet(node, key, value, extract, env, self.failures, emit, internal=internal)
         counter = counter_of(self.graph, node, self.config)
         if counter is None or extract is not RECORD:
             return inlet
-        add = aggregate.add_counts(counter, self.env, self._below(counter.name))
-        tally = aggregate.tally(key, value, keyed(self.env.store(counter.store)).place, self.env, add)
+        env = self.env.of_node(counter.name)
+        add = aggregate.add_counts(counter, env, self._below(counter.name))
+        tally = aggregate.tally(key, value, keyed(env.store(counter.store)).place, env, add)
         return inlet._replace(tally=tally, add=self.failures.guard(counter.name, add))
 
     def _below(self, name: str) -> Emit:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, NamedTuple
 
 from headrace.model.ids import TopicPartition
@@ -16,6 +17,29 @@ from headrace.state.task_state import TaskState
 Emit = Callable[[Any, Any, int, Headers], None]
 
 
+class DroppedRecord(NamedTuple):
+    """A record that an operator left out: where it was read, and why it does not count.
+
+    `node` is the operator, or the store that had no room for it. Topic and offset are those of the record that the task
+    read; behind a repartition the topic is internal, and its records have no offsets (-1).
+    """
+
+    reason: str
+    node: str
+    topic: str
+    partition: int
+    offset: int
+    key: bytes | None  # cut off after `KEY_BYTES`
+    timestamp: int
+    stream_time: int  # of the task, when the record came
+    clock: int  # of the batch
+
+
+STORE = "a store"  # the node of a record that a store rejected because it had expired there
+KEY_BYTES = 100
+KEPT_DROPS = 10  # dropped records of each reason that are kept: of a batch the first, of a checkpoint the last
+
+
 class Result(NamedTuple):
     """The result of a task's batch: records to be written, and the changes of the state."""
 
@@ -25,6 +49,7 @@ class Result(NamedTuple):
     dropped: dict[str, int]  # dropped records, by reason
     positions: dict[TopicPartition, int]  # the offset up to which each input was consumed
     commit_requested: bool = False  # a processor called `context.commit()`
+    drops: tuple[DroppedRecord, ...] = ()  # the first ones of each reason
 
 
 class CurrentRecord:
@@ -76,7 +101,8 @@ class Env:
     state: TaskState
     store: Callable[[str], Any]  # a store of this task, or a global one
     here: CurrentRecord
-    drop: Callable[[str], None]  # counts a dropped record, by reason
+    drop_in: Callable[[str, str], None]  # counts a dropped record, by node and reason
+    drop: Callable[[str], None]  # the same for one node: `of_node` binds it
     lookup: Callable[[str], Lookup]  # by the name of a table's node
     caching: bool  # tables forward the last value of a key once a batch
     headers_format: bool  # `dsl.store.format` is HEADERS
@@ -86,6 +112,10 @@ class Env:
     )  # by store: flushes its cache
     postponed: list[Postponed] = field(default_factory=list[Postponed])
     caches: dict[str, Any] = field(default_factory=dict[str, Any])  # by store: its cache
+
+    def of_node(self, name: str) -> Env:
+        """The same, for an operator: what it drops is counted under its name."""
+        return replace(self, drop=partial(self.drop_in, name))
 
 
 # ------------------------------------------------------------------------------------------------------------ emitting

@@ -73,7 +73,7 @@ class Failures:
         task_id: TaskId,
         here: CurrentRecord,
         outbox: list[Output],
-        drop: Callable[[str], None],
+        drop: Callable[[str, str], None],
         watch: Callable[[Place], None] | None = None,
     ) -> None:
         self.handlers, self.task_id, self.here, self.outbox, self.drop = handlers, task_id, here, outbox, drop
@@ -149,7 +149,7 @@ class Failures:
         shown = failed if self.handlers.log_record_values else failed.summary
         log.warning("%s: the record is left out (%s)", shown, response)
         log.debug("%s", failed)
-        self.drop(f"{what} error")
+        self.drop(node, f"{what} error")
 
     def _ask(
         self, handler: Callable[[Failure, Record, Exception], str], node: str, record: Record, error: Exception

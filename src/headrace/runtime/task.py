@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from functools import partial
 from itertools import chain, repeat
 from typing import Any, NamedTuple
 
@@ -12,7 +13,7 @@ from headrace.config import Config
 from headrace.errors import StreamsError
 from headrace.model.ids import TaskId, TopicPartition
 from headrace.runtime.compile import Compiler
-from headrace.runtime.environment import CurrentRecord, Env, Lookup, Result
+from headrace.runtime.environment import KEPT_DROPS, KEY_BYTES, STORE, CurrentRecord, DroppedRecord, Env, Lookup, Result
 from headrace.runtime.failures import Failures, Place
 from headrace.runtime.lookup import Lookups
 from headrace.runtime.operators.source_sink import Inlet, Outlet
@@ -64,6 +65,7 @@ class Task:
         self.task_id, self._graph, self._nodes = task_id, graph, nodes
         self._application = config.application_id or ""
         self._dropped, self._outbox, self._counts = Counter[str](), list[Output](), list[CountOutput]()
+        self._drops = list[DroppedRecord]()
         self.here = CurrentRecord()
         self.here.clock = clock
         serdes = serdes_of(config)
@@ -74,7 +76,7 @@ class Task:
         for_globals = any(source in nodes for source in graph.global_stores.values())
         handlers = handlers_of(config, for_globals=for_globals)
         self.is_watched = around.watch is not None
-        failures = Failures(handlers, task_id, self.here, self._outbox, env.drop, around.watch)
+        failures = Failures(handlers, task_id, self.here, self._outbox, env.drop_in, around.watch)
         outlet = Outlet(self._outbox, self._counts, self.topic_name, around.partitions, task_id.partition)
         compiler = Compiler(graph, task_id, env, serdes, failures, outlet, config, combines=around.combines)
         self._lookups = Lookups(graph, lambda: env, compiler.buffers.suppress, compiler.transformer)
@@ -109,7 +111,7 @@ class Task:
             value=serdes.default_value,
             persistent=config.dsl_store_suppliers_class == "persistent",
             caching=config.statestore_cache_max_bytes > 0,
-            dropped=self._count,
+            dropped=self._drop_from_store,
         )
 
     def _env(self, config: Config, around: TaskEnvironment) -> Env:
@@ -122,7 +124,8 @@ class Task:
             state=self.state,
             store=store,
             here=self.here,
-            drop=lambda reason: self._count(reason, 1),
+            drop_in=self._drop,
+            drop=partial(self._drop, STORE),
             lookup=self._lookup,
             caching=config.statestore_cache_max_bytes > 0,
             headers_format=config.dsl_store_format == "HEADERS",
@@ -132,8 +135,18 @@ class Task:
     def _lookup(self, name: str) -> Lookup:
         return self._lookups(name)
 
-    def _count(self, reason: str, count: int) -> None:
+    def _drop(self, node: str, reason: str, count: int = 1) -> None:
+        """Counts dropped records, and keeps the first ones of each reason."""
         self._dropped[reason] += count
+        row, here = self.here.row, self.here
+        if self._dropped[reason] <= KEPT_DROPS and row is not None:
+            topic, partition, offset, key, _, timestamp, _, _ = row
+            raw = None if key is None else bytes(key[:KEY_BYTES])
+            place = (topic, partition, offset, raw, timestamp)
+            self._drops.append(DroppedRecord(reason, node, *place, here.stream_time, here.clock))
+
+    def _drop_from_store(self, reason: str, count: int) -> None:
+        self._drop(STORE, reason, count)
 
     def topic_name(self, topic: str) -> str:
         """The name of a topic in the log: internal topics have the application's id as a prefix."""
@@ -189,6 +202,7 @@ class Task:
             self._outbox.clear()
             self._counts.clear()
             self._dropped.clear()
+            self._drops.clear()
             for buffer in self._buffers:
                 buffer.clear()
             self.here.commit_requested = False
@@ -280,10 +294,12 @@ class Task:
             order.value = punctuations.order
         delta = self.state.commit(version)
         requested, self.here.commit_requested = self.here.commit_requested, False
-        result = Result(self._outbox.copy(), self._counts.copy(), delta, dict(self._dropped), positions, requested)
+        outputs, counts, drops = self._outbox.copy(), self._counts.copy(), tuple(self._drops)
+        result = Result(outputs, counts, delta, dict(self._dropped), positions, requested, drops)
         self._outbox.clear()
         self._counts.clear()
         self._dropped.clear()
+        self._drops.clear()
         return result
 
     @property

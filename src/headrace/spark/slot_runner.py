@@ -213,6 +213,7 @@ class SlotRunner:
             whole=order.whole,
             positions=result.positions,
             dropped=count_lost_offsets(order.ranges, result.dropped),
+            drops=result.drops,
             due=task.next_tick,
             stream_time=task.here.stream_time,
             sent={target: sum(map(len, some)) for target, some in sent.items()},

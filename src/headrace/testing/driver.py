@@ -30,7 +30,7 @@ from headrace.model.record import Record, headers_of
 from headrace.model.sink import TOPIC_PREFIX, sink_topic
 from headrace.model.timestamps import epoch_milliseconds
 from headrace.model.windows import milliseconds
-from headrace.runtime.environment import Result
+from headrace.runtime.environment import DroppedRecord, Result
 from headrace.runtime.punctuation import TimeHeap
 from headrace.runtime.rows import Decoded, Inputs, Output, Row
 from headrace.runtime.serdes import register_schemas, serdes_of
@@ -93,6 +93,7 @@ class TopologyTestDriver(Closeable):
         self._clock = epoch_time(wall_clock, "wall_clock")
         self.graph = topology.configured(self._config).graph()
         self._dropped, self._version, self._failed = Counter[str](), 0, False
+        self.drops = list[DroppedRecord]()  # every dropped record, with the operator and the reason
         self._offsets, self._produced = Counter[str](), dict[str, deque[Output]]()
         self._queues, self._heads = dict[str, deque[Row]](), dict[str, Decoded | None]()
         self._waiting = TimeHeap[str]()
@@ -314,6 +315,7 @@ class TopologyTestDriver(Closeable):
     def _pass_on(self, result: Result) -> None:
         """Append outputs to their topics, and take them in again where a source reads the topic."""
         self._dropped.update(result.dropped)
+        self.drops += result.drops
         for output in result.outputs:
             topic, _, key, value, timestamp, headers, _ = output
             self._produced.setdefault(topic, deque()).append(output)

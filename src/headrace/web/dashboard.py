@@ -15,6 +15,7 @@ from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
 from headrace.errors import StoreNotReadyError, StreamsError
+from headrace.query.drops import describe_drops
 from headrace.secrets import mask_settings
 from headrace.web.access import Authenticator, client_address
 from headrace.web.dashboard_json import ApplicationView
@@ -148,6 +149,7 @@ class DashboardEndpoints:
             "status": {**view.status(report), "actions": list(self._actions())},
             "durability": view.durability(report),
             "dropped": {str(number): reasons for number, reasons in view.dropped(report).items()},
+            "drops": describe_drops(view.follower.snapshot.drops),
             "counts": dict(report.nodes),
             "edges": [[*edge, count] for edge, count in report.edges.items()],
             "batches": [batch for batch in view.batches(report) if batch["number"] > last - UNDELIVERED],
