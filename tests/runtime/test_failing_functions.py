@@ -200,7 +200,7 @@ def test_an_interrupt_is_not_an_error_of_the_program_and_is_not_handled():
 def test_a_function_that_calls_exit_has_failed():
     builder = StreamsBuilder()
     builder.stream("in", **TEXTS).map_values(lambda value: sys.exit(3), name="leaves")
-    with drive(builder) as driver, pytest.raises(ProcessingError, match="leaves failed on in/0 at offset 0.*exit"):
+    with drive(builder) as driver, pytest.raises(ProcessingError, match=r"leaves failed on in/0 at offset 0.*exit"):
         pipe(driver, "in", [("k", "v")])
     with drive(builder, processing_exception_handler="continue") as driver:
         pipe(driver, "in", [("k", "v")])
