@@ -8,6 +8,7 @@ import pytest
 
 from headrace import Materialized, StreamsBuilder, serde
 from headrace.errors import StreamsError
+from headrace.serde.protocol import SerdeContext, bind_serde
 from headrace.testing import TopologyTestDriver
 
 SOURCE = {"version": "3.0.0.Final", "connector": "postgresql", "name": "db", "schema": "public", "table": "customers"}
@@ -234,3 +235,81 @@ def test_what_cannot_be_written_is_refused():
         serde.debezium_key("a", "b").encode(1)
     with pytest.raises(TypeError, match="needs the names of the columns"):
         serde.debezium_key()
+
+
+CUSTOMER_SCHEMA = {
+    "type": "record",
+    "name": "Value",
+    "fields": [{"name": "id", "type": "long"}, {"name": "name", "type": "string"}],
+}
+ENVELOPE_SCHEMA = {
+    "type": "record",
+    "name": "Envelope",
+    "fields": [
+        {"name": "before", "type": ["null", CUSTOMER_SCHEMA], "default": None},
+        {"name": "after", "type": ["null", "Value"], "default": None},
+        {"name": "op", "type": "string"},
+        {"name": "ts_ms", "type": ["null", "long"], "default": None},
+    ],
+}
+
+
+@dataclass(frozen=True)
+class Person:
+    id: int
+    name: str
+
+
+def test_changes_in_avro_make_a_table_with_the_same_serdes():
+    builder = StreamsBuilder()
+    builder.table("db.people", key=serde.debezium_key("id"), value=serde.debezium(Person), store="people")
+    key = {"type": "record", "name": "Key", "fields": [{"name": "id", "type": "long"}]}
+    with TopologyTestDriver(builder.build(), {"schema.registry.url": "mock://debezium"}) as driver:
+        changes = driver.input_topic("db.people", key=serde.avro(schema=key), value=serde.avro(schema=ENVELOPE_SCHEMA))
+        ada = {"id": 1, "name": "Ada"}
+        changes.pipe({"id": 1}, {"before": None, "after": ada, "op": "c", "ts_ms": 5}, timestamp=5)
+        assert driver.store("people").get(1).value == Person(1, "Ada")
+        changes.pipe({"id": 1}, {"before": ada, "after": None, "op": "d", "ts_ms": 6}, timestamp=6)
+        assert driver.store("people").get(1) is None
+
+
+def test_the_whole_change_in_avro():
+    url = {"schema.registry.url": "mock://envelope"}
+    writer = bind_serde(serde.avro(schema=ENVELOPE_SCHEMA), SerdeContext("db.people", "value", url))
+    reader = bind_serde(serde.debezium(envelope=True), SerdeContext("db.people", "value", url))
+    raw = writer.encode({"before": {"id": 1, "name": "Ada"}, "after": None, "op": "d", "ts_ms": 6})
+    assert reader.decode(raw) == serde.RowChange("d", {"id": 1, "name": "Ada"}, None, None, 6)
+
+
+def test_rows_of_mongodb_are_texts():
+    raw = rb'{"before": null, "after": "{\"id\": 1, \"name\": \"Ada\"}", "op": "c", "ts_ms": 5}'
+    assert serde.debezium(Person).decode(raw) == Person(1, "Ada")
+    assert serde.debezium(envelope=True).decode(raw).after == {"id": 1, "name": "Ada"}
+
+
+@dataclass(frozen=True)
+class Cart:
+    owner: Person
+    tags: list[str]
+    prices: dict[str, float]
+    note: str | None = None
+
+
+def test_rows_of_connects_json_converter_have_the_schema_of_their_type():
+    carts = serde.connect_json(Cart)
+    cart = Cart(Person(1, "Ada"), ["new"], {"pen": 1.5})
+    written = json.loads(carts.encode(cart))
+    assert [(f["field"], f["type"], f["optional"]) for f in written["schema"]["fields"]] == [
+        ("owner", "struct", False),
+        ("tags", "array", False),
+        ("prices", "map", False),
+        ("note", "string", True),
+    ]
+    assert carts.decode(carts.encode(cart)) == cart
+    assert serde.connect_json().decode(carts.encode(cart))["owner"] == {"id": 1, "name": "Ada"}
+    assert json.loads(serde.connect_json().encode({"a": 1})) == {"schema": None, "payload": {"a": 1}}
+    assert serde.connect_json().decode(b'{"schema": null, "payload": null}') is None
+    assert serde.connect_json(Person).decode(b'{"id": 1, "name": "Ada"}') == Person(1, "Ada")
+    assert pickle.loads(pickle.dumps(carts)) == carts
+    with pytest.raises(ValueError, match=r"connect_json\(Cart\) cannot read"):
+        carts.decode(b"x")

@@ -261,9 +261,12 @@ class Compiler:
             node = replace(node, partitioner=foreign_key_join.back_to_asker)
         encode = None
         if not internal and any(map(depends_on_topic, serdes)):
-            encode = source_sink.topic_encoder(
-                lambda topic: (self.serdes.key(node.key, topic), self.serdes.value(node.value, topic))
-            )
+            if isinstance(node.topic, str) and not any(map(source_sink.writes_headers, serdes)):
+                encode = source_sink.plain_encoder(serdes)
+            else:
+                encode = source_sink.topic_encoder(
+                    lambda topic: (self.serdes.key(node.key, topic), self.serdes.value(node.value, topic))
+                )
         sink = source_sink.sink(node, serdes, inner, self.outlet, self.env, self.failures, encode)
         if node.topic in self._counted:
             send, flush = aggregate.combine(node, serdes, self.outlet, self.env, self.failures, sink)

@@ -124,7 +124,7 @@ class AvroFormat:
         self._to_plain, self._from_plain = conversions(kind)
         record = _record_name(schema) if schema else None
         self.name = f"avro({record or ''})"
-        self._record = record
+        self._record, self.has_schema = record, schema is not None
         self.immutable = kind is not None and never_changes(kind)
 
     def writer(self, registry: Registry, subject_of: Callable[[str | None], str]) -> Writer:
@@ -147,7 +147,7 @@ class AvroFormat:
 
         return encode
 
-    def reader(self, load: LoadSchema, *, in_header: bool) -> Callable[[bytes], Any]:
+    def reader(self, load: LoadSchema, start: int) -> Callable[[bytes], Any]:
         registry, schema = load(None)
         written = parse_schema(registry, schema)
         wanted = None
@@ -157,11 +157,11 @@ class AvroFormat:
         wanted = None if wanted == written else wanted
         read, from_plain, buffer = import_extra("fastavro").schemaless_reader, self._from_plain, BytesIO
 
-        def decode(payload: bytes) -> Any:
-            return read(buffer(payload), written, wanted)
+        def decode(raw: bytes) -> Any:
+            return read(buffer(raw[start:]), written, wanted)
 
-        def decode_typed(payload: bytes) -> Any:
-            return typed(read(buffer(payload), written, wanted))
+        def decode_typed(raw: bytes) -> Any:
+            return typed(read(buffer(raw[start:]), written, wanted))
 
         typed = cast("Callable[[Any], Any]", from_plain)
         return decode if from_plain is None else decode_typed

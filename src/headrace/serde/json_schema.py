@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeVar, cast, overload
 
 import msgspec
-import orjson
 
 from headrace.serde.avro import SchemaLike, schema_text
 from headrace.serde.json import JSON, json_of
@@ -108,7 +107,7 @@ class JsonSchemaFormat:
         title = json.loads(schema).get("title") if schema else None
         self.name = f"json_schema({title or getattr(kind, '__name__', '')})"
         self._record = cast("str | None", title)
-        self.immutable = self._plain.immutable
+        self.immutable, self.has_schema = self._plain.immutable, schema is not None
 
     def writer(self, registry: Registry, subject_of: Callable[[str | None], str]) -> Writer:
         subject = subject_of(self._record)
@@ -128,15 +127,16 @@ class JsonSchemaFormat:
 
         return writer_of(registered, encode if check is None else encode_checked)
 
-    def reader(self, load: LoadSchema, *, in_header: bool) -> Callable[[bytes], Any]:
+    def reader(self, load: LoadSchema, start: int) -> Callable[[bytes], Any]:
+        plain = self._plain.decode
         if not self._validates:
-            return self._plain.decode
+            return lambda raw: plain(raw[start:])
         registry, written = load(None)
         wanted = registry.schema(self._schema, "JSON", self._options.references) if self._schema else written
         check = _validator(registry, wanted, self.name)
 
-        def decode(payload: bytes) -> Any:
-            value = orjson.loads(payload)
+        def decode(raw: bytes) -> Any:
+            value = plain(raw[start:])
             check(value)
             return value
 

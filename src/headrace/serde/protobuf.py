@@ -72,7 +72,7 @@ def _protobuf(message: Any, options: SchemaOptions) -> Serde[Any]:
 class ProtobufFormat:
     """Messages of one class."""
 
-    immutable = False
+    immutable, has_schema = False, True
 
     def __init__(self, message: Any, options: SchemaOptions) -> None:
         if not hasattr(message, "DESCRIPTOR") or not hasattr(message, "SerializeToString"):
@@ -112,20 +112,20 @@ class ProtobufFormat:
             return value.SerializeToString()
         raise TypeError(f"{self.name} encodes a {self._message.__name__}, not {value!r} of type {type(value).__name__}")
 
-    def reader(self, load: LoadSchema, *, in_header: bool) -> Callable[[bytes], Any]:
+    def reader(self, load: LoadSchema, start: int) -> Callable[[bytes], Any]:
         """Fields have numbers, so that the schema that wrote a message is not needed to read it."""
         parse = self._message.FromString
 
-        def parse_behind_indexes(payload: bytes) -> Any:
-            return parse(payload[_skip_indexes(payload) :])
+        def parse_behind_indexes(raw: bytes) -> Any:
+            return parse(raw[6:] if raw[5:6] == b"\0" else raw[_skip_indexes(raw, start) :])
 
-        return parse if in_header else parse_behind_indexes
+        return parse_behind_indexes if start else parse
 
 
 class AnyProtobufFormat:
     """Messages of any class, as dicts."""
 
-    name, immutable = "protobuf()", False
+    name, immutable, has_schema = "protobuf()", False, False
 
     def writer(self, registry: Registry, subject_of: Callable[[str | None], str]) -> Writer:
         registered = registry.latest(subject_of(None), "serialized")
@@ -134,18 +134,18 @@ class AnyProtobufFormat:
         prefix, guid, encode = writer_of(registered, lambda value: parse_dict(value, message()).SerializeToString())
         return Writer(prefix + b"\0", None if guid is None else guid + b"\0", encode)
 
-    def reader(self, load: LoadSchema, *, in_header: bool) -> Callable[[bytes], Any]:
+    def reader(self, load: LoadSchema, start: int) -> Callable[[bytes], Any]:
         registry, schema = load("serialized")
         to_dict = import_extra("google.protobuf.json_format").MessageToDict
         parsers: dict[bytes, Callable[[bytes], Any]] = {}
 
-        def decode(payload: bytes) -> Any:
-            # In a header, the indexes are not part of the payload: the first message of the file is assumed.
-            start = 0 if in_header else _skip_indexes(payload)
-            place = payload[:start]
+        def decode(raw: bytes) -> Any:
+            # The indexes of a message whose id is in a header are there, too: the first one of the file is assumed.
+            end = _skip_indexes(raw, start) if start else 0
+            place = raw[start:end]
             if place not in parsers:
                 parsers[place] = _message_class(registry, schema, _read_indexes(place)).FromString
-            return to_dict(parsers[place](payload[start:]), preserving_proto_field_name=True)
+            return to_dict(parsers[place](raw[end:]), preserving_proto_field_name=True)
 
         return decode
 
@@ -177,17 +177,15 @@ def _read_indexes(raw: bytes) -> list[int]:
     return values[1:] or [0]
 
 
-def _skip_indexes(payload: bytes) -> int:
+def _skip_indexes(raw: bytes, start: int) -> int:
     r"""Where the message begins: behind the place of its type in the file, a count and as many varints.
 
-    >>> _skip_indexes(b"\x00..."), _skip_indexes(b"\x04\x02\x00...")
+    >>> _skip_indexes(b"\x00...", 0), _skip_indexes(b"\x04\x02\x00...", 0)
     (1, 3)
     """
-    if payload[:1] == b"\0":  # short for the first type of the file
-        return 1
-    count, at = _read_varint(payload, 0)
+    count, at = _read_varint(raw, start)  # the count 0 is short for the first type of the file
     for _ in range(count >> 1):
-        _, at = _read_varint(payload, at)
+        _, at = _read_varint(raw, at)
     return at
 
 

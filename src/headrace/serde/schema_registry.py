@@ -73,12 +73,17 @@ class Format(Protocol):
         """True if decoded values cannot be changed."""
         ...
 
+    @property
+    def has_schema(self) -> bool:
+        """False if values are written with the newest schema of the subject, so that there is none to register."""
+        ...
+
     def writer(self, registry: Registry, subject_of: Callable[[str | None], str]) -> Writer:
         """The writer of a topic; `subject_of` makes the subject of the name of a record."""
         ...
 
-    def reader(self, load: LoadSchema, *, in_header: bool) -> Callable[[bytes], Any]:
-        """The function that decodes payloads of one schema, whose id was in a header or in front of the payload."""
+    def reader(self, load: LoadSchema, start: int) -> Callable[[bytes], Any]:
+        """The function that decodes values of one schema. `start` is 5, behind an id, or 0 if that was in a header."""
         ...
 
 
@@ -110,7 +115,7 @@ def _bind(format: Format, options: SchemaOptions, recipe: Any, context: SerdeCon
 
     def decode(raw: bytes) -> Any:
         identity = raw[:5]
-        return (readers.get(identity) or find_reader(raw, identity))(raw[5:])
+        return (readers.get(identity) or find_reader(raw, identity))(raw)
 
     def decode_with_headers(raw: bytes, headers: Headers) -> Any:
         for name, value in headers:
@@ -134,7 +139,7 @@ def _bind(format: Format, options: SchemaOptions, recipe: Any, context: SerdeCon
         decode,
         format.immutable,
         recipe,
-        register=lambda: _do(find_writer),
+        register=lambda: _do(find_writer) if format.has_schema else None,
         decode_with_headers=decode_with_headers,
         encode_with_headers=encode_with_headers if options.framing == "headers" else None,
     )
@@ -169,7 +174,7 @@ class _TopicSchemas:
             registry = self._registry()
             return registry, registry.schema_of(identity, self._format.name, form)
 
-        self.readers[identity] = self._format.reader(load, in_header=in_header)
+        self.readers[identity] = self._format.reader(load, 0 if in_header else 5)
         return self.readers[identity]
 
     def _subject_of(self, record: str | None) -> str:

@@ -185,17 +185,37 @@ def sink(
 TopicEncoder = Callable[[str, Any, Any, Headers], tuple[bytes | None, bytes | None, Headers]]
 
 
+_OLD_IDS = tuple(ID_HEADERS.values())
+
+
+def writes_headers(serde: Serde) -> bool:
+    return isinstance(serde, BoundSerde) and serde.encode_with_headers is not None
+
+
+def plain_encoder(serdes: tuple[Serde, Serde]) -> TopicEncoder:
+    """Encodes keys and values with schemas for one topic; an id that came in a header is of another schema."""
+    encode_key, encode_value = serdes[0].encode, serdes[1].encode
+
+    def encode(topic: str, key: Any, value: Any, headers: Headers) -> tuple[bytes | None, bytes | None, Headers]:
+        return (
+            None if key is None else encode_key(key),
+            None if value is None else encode_value(value),
+            without_ids(headers, *_OLD_IDS) if headers else headers,
+        )
+
+    return encode
+
+
 def topic_encoder(serdes_of: Callable[[str], tuple[Serde, Serde]]) -> TopicEncoder:
     """Encodes keys and values with schemas: the topic says which serdes, and the schemas' ids may go into headers.
 
     An id that came with the record is of the schema that it was read with.
     """
     serdes_of = cache(serdes_of)
-    old_ids = tuple(ID_HEADERS.values())
 
     def encode(topic: str, key: Any, value: Any, headers: Headers) -> tuple[bytes | None, bytes | None, Headers]:
         key_serde, value_serde = serdes_of(topic)
-        headers = without_ids(headers, *old_ids) if headers else headers
+        headers = without_ids(headers, *_OLD_IDS) if headers else headers
         raw_key, headers = encode_part(key_serde, key, headers)
         raw_value, headers = encode_part(value_serde, value, headers)
         return raw_key, raw_value, headers
