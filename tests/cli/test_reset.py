@@ -10,6 +10,7 @@ import pytest
 from headrace.checkpoint.fingerprint import Fingerprint, SubtopologyShape
 from headrace.checkpoint.ledger import Ledger, manifest_numbers
 from headrace.checkpoint.ownership import Ownership, this_process
+from headrace.checkpoint.recovery import recover_ledger
 from headrace.checkpoint.steps import DELIVERY
 from headrace.checkpoint.storage import open_storage
 from headrace.cli.reset import find_global_topics, load_checkpoint, reset_checkpoint
@@ -309,3 +310,17 @@ def test_who_still_runs_can_commit_no_more(ground, log):
     with pytest.raises(FencedError):
         cluster.run(1)
     cluster.kill()
+
+
+def test_a_range_has_an_end_that_the_checkpoint_remembers(reset, ground):
+    """The records have the times 0, 10, 20 … ms."""
+    played(ground)
+    span = ("--from-datetime", "1970-01-01T00:00:00.020", "--to-datetime", "1970-01-01T00:00:00.050")
+    outcome = reset("--input-topics", "lines", *span, "--json")
+    assert outcome.code == 0, outcome.err
+    (row,) = [row for row in json.loads(outcome.out)["positions"] if row["topic"] == "lines"]
+    assert (row["new_position"], row["stop_at"]) == (2, 5)
+    played(ground)  # later manifests remember it, too
+    assert recover_ledger(ground.storage, 1).stops == {LINES: 5}
+    assert reset("--input-topics", "lines").code == 0
+    assert recover_ledger(ground.storage, 1).stops == {}

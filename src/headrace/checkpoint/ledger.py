@@ -43,6 +43,7 @@ class Ledger:
         self.fingerprint: Fingerprint | None = None
         self.tasks: dict[TaskId, TaskHead] = {}
         self.positions: dict[TopicPartition, int] = {}
+        self.stops: dict[TopicPartition, int] = {}  # offsets at which reading ends
         self.topics: dict[str, str] = {}
         self.carried: tuple[Carried, ...] = ()
         self.dropped: Mapping[str, int] = {}
@@ -86,6 +87,7 @@ class Ledger:
         for change in manifest.tasks:
             self._apply_change(change)
         if manifest.is_full:
+            self.stops = {TopicPartition(t, p): at for t, some in manifest.stops.items() for p, at in some.items()}
             self._drop_tasks(self.tasks.keys() - {change.task for change in manifest.tasks})
         self.positions |= {TopicPartition(t, p): at for t, some in manifest.positions.items() for p, at in some.items()}
         self.topics |= manifest.topics

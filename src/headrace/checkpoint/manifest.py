@@ -83,6 +83,9 @@ class Manifest:
     changelogs: Mapping[str, Changelog] = field(
         default_factory=dict[str, Changelog]
     )  # by store: filled by the next batch
+    stops: Mapping[str, Mapping[int, int]] = field(
+        default_factory=dict[str, Mapping[int, int]]
+    )  # offsets at which reading ends, in every full manifest
 
     @property
     def is_full(self) -> bool:

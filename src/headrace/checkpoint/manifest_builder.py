@@ -94,6 +94,7 @@ class ManifestBuilder:
             drops=_last_drops(ledger, receipts) if is_full or any(receipt.drops for receipt in receipts) else (),
             fingerprint=self.fingerprint or (ledger.fingerprint if is_full else None),
             changelogs=self.changelogs,
+            stops=_by_topic(ledger.stops) if is_full else {},
         )
         return manifest, encode_manifest(manifest, blobs)
 

@@ -24,6 +24,7 @@ from headrace.cli import (
     produce,
     query,
     registry,
+    replay,
     rescale,
     reset,
     run,
@@ -55,6 +56,7 @@ app.command("produce")(produce.produce)
 app.command("consume")(consume.consume)
 app.add_typer(groups.app, name="groups")
 app.command("reset")(reset.reset)
+app.command("replay")(replay.replay)
 app.command("changelogs")(state.changelogs)
 app.add_typer(broker.app, name="broker")
 app.add_typer(registry.app, name="registry")

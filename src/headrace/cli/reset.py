@@ -58,7 +58,10 @@ def reset(
     to_earliest: Annotated[bool, typer.Option("--to-earliest", help="Start at the earliest record (default).")] = False,
     to_latest: Annotated[bool, typer.Option("--to-latest", help="Start at the end.")] = False,
     by_duration: Annotated[str | None, typer.Option(help="Start at PnDTnHnMnS before now.")] = None,
-    to_datetime: Annotated[str | None, typer.Option(help="Start at YYYY-MM-DDTHH:MM:SS.sss.")] = None,
+    to_datetime: Annotated[
+        str | None, typer.Option(help="Start at YYYY-MM-DDTHH:MM:SS.sss; with --from-datetime, end there.")
+    ] = None,
+    from_datetime: Annotated[str | None, typer.Option(help="Start at YYYY-MM-DDTHH:MM:SS.sss.")] = None,
     shift_by: Annotated[int | None, typer.Option(help="Move by so many records, back if negative.")] = None,
     from_file: Annotated[
         Path | None, typer.Option(help="Start at the offsets of a CSV: topic,partition,offset.")
@@ -72,7 +75,12 @@ def reset(
     as_json: AsJson = False,
 ) -> None:
     """Restart an application without state, at offsets of your choice. Stop the application first."""
-    target = choose_target(to_offset, to_earliest, to_latest, by_duration, to_datetime, shift_by, from_file)
+    end = None
+    if from_datetime is not None:  # then the other one is the end of the range
+        end, to_datetime = to_datetime, None
+    target = choose_target(
+        to_offset, to_earliest, to_latest, by_duration, to_datetime, shift_by, from_file, from_datetime
+    )
     inputs, skipped = _split_names(input_topics), _split_names(intermediate_topics)
     if both := sorted({*inputs} & {*skipped}):
         raise UsageError(f"{both[0]} cannot be an input topic and an intermediate one")
@@ -87,11 +95,14 @@ def reset(
     loaded = load_checkpoint(storage)
     claim(ReadOnlyStorage(storage), application_id, loaded, force=force)
     moves = plan_moves(log, loaded.ledger, inputs, skipped, target)
+    stops = {} if end is None else offsets_at(log, log.extents(inputs), parse_datetime(end))
+    for row in moves if stops else ():
+        row["stop_at"] = stops.get(TopicPartition(row["topic"], row["partition"]))
     _print_plan(storage, local, internal, moves, as_json=as_json)
     if not dry_run:
         positions = {TopicPartition(row["topic"], row["partition"]): row["new_position"] for row in moves}
         with stderr().status("Resetting …"):
-            warning = reset_checkpoint(storage, log, application_id, positions, force=force)
+            warning = reset_checkpoint(storage, log, application_id, positions, stops, force=force)
         if warning:
             print_note(f"Note: {warning}.")
         remove_state(state, application_id)
@@ -108,7 +119,7 @@ def _print_plan(
         plan = {"checkpoint": storage.describe(), "files": len(files), "state_dir": str(local)}
         print_json({**plan, "delete_topics": internal, "positions": moves})
         return
-    print_rows(moves, COLUMNS, as_json=False)
+    print_rows(moves, [*COLUMNS, "stop_at"] if any("stop_at" in row for row in moves) else COLUMNS, as_json=False)
     print_note(f"State to delete: {len(files)} files in {storage.describe()}, and the copies in {local}.")
     for topic in internal:
         print_note(f"Topic to delete: {topic}.")
@@ -153,6 +164,7 @@ def choose_target(
     moment: str | None,
     shift: int | None,
     file: Path | None,
+    since: str | None = None,
 ) -> OffsetTarget:
     """Return the target that the one given option names; without an option, the earliest record."""
     options: list[tuple[str, Any, Callable[[Any], OffsetTarget]]] = [
@@ -161,6 +173,7 @@ def choose_target(
         ("--to-latest", latest, lambda _: _target_latest),
         ("--by-duration", duration, lambda text: _target_time(time.time_ns() // 1_000_000 - parse_duration(text))),
         ("--to-datetime", moment, lambda text: _target_time(parse_datetime(text))),
+        ("--from-datetime", since, lambda text: _target_time(parse_datetime(text, "--from-datetime"))),
         ("--shift-by", shift, _target_shift),
         ("--from-file", file, _target_file),
     ]
@@ -270,7 +283,7 @@ def parse_duration(text: str) -> int:
     return found
 
 
-def parse_datetime(text: str) -> int:
+def parse_datetime(text: str, flag: str = "--to-datetime") -> int:
     """Parse a date and time into ms since the epoch. Without a zone it is UTC, as for Kafka's tool.
 
     >>> parse_datetime("1970-01-01T00:00:01.500"), parse_datetime("1970-01-01T01:00:00+01:00")
@@ -279,7 +292,7 @@ def parse_datetime(text: str) -> int:
     try:
         parsed = datetime.fromisoformat(text)
     except ValueError:
-        raise UsageError(f"--to-datetime is YYYY-MM-DDTHH:MM:SS.sss, not {text!r}") from None
+        raise UsageError(f"{flag} is YYYY-MM-DDTHH:MM:SS.sss, not {text!r}") from None
     parsed = parsed if parsed.tzinfo else parsed.replace(tzinfo=UTC)
     return round(parsed.timestamp() * 1000)
 
@@ -341,15 +354,26 @@ def _assume_gone(holder: LeaseHolder, observer: LeaseHolder) -> bool:
 
 
 def reset_checkpoint(
-    storage: Storage, log: Log, application: str, positions: Mapping[TopicPartition, int], *, force: bool
+    storage: Storage,
+    log: Log,
+    application: str,
+    positions: Mapping[TopicPartition, int],
+    stops: Mapping[TopicPartition, int] | None = None,
+    *,
+    force: bool,
 ) -> str | None:
-    """Empty a checkpoint and set its positions. Return a warning if records that were committed are lost."""
+    """Empty a checkpoint, and set its positions and the offsets at which reading ends.
+
+    Return a warning if records that were committed are lost.
+    """
     loaded = load_checkpoint(storage)
     checkpoint, owner = claim(storage, application, loaded, force=force)
     try:
         warning = _deliver_rest(storage, log, application, loaded)
         number = max([-1, log.delivered(application), *manifest_numbers(storage)]) + 1
-        manifest = _make_manifest(number, checkpoint, application, owner.epoch, loaded.ledger, log, positions)
+        manifest = _make_manifest(
+            number, checkpoint, application, owner.epoch, loaded.ledger, log, positions, stops or {}
+        )
         if not storage.create(manifest_name(number), encode_manifest(manifest)):
             raise CheckpointMismatchError(
                 f"another instance has just written {manifest_name(number)} of {storage.describe()}: stop it, and "
@@ -383,11 +407,10 @@ def _make_manifest(
     before: Ledger,
     log: Log,
     positions: Mapping[TopicPartition, int],
+    stops: Mapping[TopicPartition, int],
 ) -> Manifest:
     """Make a complete manifest without state, with the new positions."""
-    nested: dict[str, dict[int, int]] = {}
-    for at, offset in sorted(positions.items()):
-        nested.setdefault(at.topic, {})[at.partition] = offset
+    nested = _by_topic(positions)
     return Manifest(
         number=number,
         predecessor=before.digest if before.number == number - 1 else b"",
@@ -400,4 +423,12 @@ def _make_manifest(
         tasks=tuple(TaskChange(task, True, (), None) for task in sorted(before.tasks)),
         positions=nested,
         topics={topic: log.topic(topic).id for topic in nested},
+        stops=_by_topic(stops),
     )
+
+
+def _by_topic(offsets: Mapping[TopicPartition, int]) -> dict[str, dict[int, int]]:
+    nested: dict[str, dict[int, int]] = {}
+    for at, offset in sorted(offsets.items()):
+        nested.setdefault(at.topic, {})[at.partition] = offset
+    return nested

@@ -186,14 +186,18 @@ class Planner:
         self._new: list[TopicPartition] = []  # of topics that have grown
         self._refresh = 0.0  # when the earliest offsets are read again
         # As in Kafka Streams, global tables are read up to their ends at the start before any other topic.
-        self._global_ends = {at: extent.end for at, extent in log.extents(sorted(job.global_topics)).items()}
+        self._global_ends = {
+            at: min(extent.end, job.stops.get(at, extent.end))
+            for at, extent in log.extents(sorted(job.global_topics)).items()
+        }
 
     def plan_ends(self, control: Control) -> list[Ends]:
         """Returns the ranges that the next batch reads; an empty list if there is nothing to read."""
         if self._job.changelogs and not control.versions:
             return []  # the first batch only fills the stores from changelogs
         extents = self._read_extents(sorted({topic for topic, _, _ in control.positions}))
-        last = {at: extent.end for at, extent in extents.items()}
+        stops = self._job.stops
+        last = {at: min(extent.end, stops.get(at, extent.end)) for at, extent in extents.items()}
         positions = {TopicPartition(topic, partition): offset for topic, partition, offset in control.positions}
         self._global_ends = {at: end for at, end in self._global_ends.items() if positions.get(at, end) < end}
         if self._global_ends:
@@ -288,7 +292,9 @@ class Planner:
             self.pause(PATIENCE / 5000)  # there are records to read, but a task still waits for others
         elif not self.must_run(control, clock):
             left = min([PATIENCE, *(when - clock for _, _, when in control.due)])
-            self._log.wait({TopicPartition(topic, at): offset for topic, at, offset in control.positions}, left)
+            positions = {TopicPartition(topic, at): offset for topic, at, offset in control.positions}
+            stops = self._job.stops
+            self._log.wait({at: offset for at, offset in positions.items() if offset < stops.get(at, offset + 1)}, left)
 
     def pause(self, seconds: float) -> None:
         """Sleeps, at most `PATIENCE`, so that the application still stops promptly."""

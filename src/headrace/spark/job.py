@@ -40,7 +40,7 @@ from headrace.config.settings import name_once
 from headrace.directories import state_directory, write_file
 from headrace.errors import ConfigError, StreamsError
 from headrace.hints import guess, snake_case
-from headrace.model.ids import TaskId
+from headrace.model.ids import TaskId, TopicPartition
 from headrace.spark.wire_format import Failed
 from headrace.topology.graph import Graph
 from headrace.topology.nodes import Process, Sink, Source, TableTransformValues
@@ -178,6 +178,7 @@ class Job:
     grown_from: Mapping[int, int] = field(
         default_factory=dict[int, int]
     )  # by stage: its tasks before its source topics got more partitions
+    stops: Mapping[TopicPartition, int] = field(default_factory=dict[TopicPartition, int])  # offsets where reading ends
     slots: int = 1  # Spark partitions of each level
     at_step: AtStep = ignore_step  # called at every step of a commit, in the process that takes it
 
@@ -211,7 +212,8 @@ class Job:
         """Returns the job with the topics and changelogs of its checkpoint, and with at most one slot for each task."""
         slots = max(1, min(slots, sum(self.tasks.values())))
         topics, changelogs = dict(ledger.topics), dict(ledger.changelogs)
-        return replace(self, checkpoint_id=ledger.checkpoint, topics=topics, changelogs=changelogs, slots=slots)
+        known = replace(self, checkpoint_id=ledger.checkpoint, topics=topics, changelogs=changelogs, slots=slots)
+        return replace(known, stops=dict(ledger.stops))
 
     @cached_property
     def _slots(self) -> dict[TaskId, int]:

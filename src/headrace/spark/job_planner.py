@@ -21,6 +21,7 @@ from headrace.checkpoint.coordinator import CommitHooks, Coordinator
 from headrace.checkpoint.fingerprint import Fingerprint, compute_fingerprint
 from headrace.checkpoint.recovery import read_fingerprint
 from headrace.checkpoint.rescale import Divider, Piece, Progress, Share, ignore_progress
+from headrace.checkpoint.sink_delivery import find_sinks
 from headrace.checkpoint.storage import Storage, open_storage
 from headrace.errors import StreamsError, TopologyError
 from headrace.log.open import open_log
@@ -159,6 +160,7 @@ def rescale_application(
             setup.application_id,
             planned.fingerprint,
             topics={topic: log.topic(topic).id for topic in topics},
+            sinks=find_sinks(setup.graph, setup.config),
             divider=make_divider(
                 setup, lambda: start_context(setup.master, setup.config.num_stream_threads).result(), on_progress
             ),

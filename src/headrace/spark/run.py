@@ -204,6 +204,11 @@ class Run:
         extents = self._log.extents(sorted(self.topics))
         return {at: extent for at, extent in extents.items() if self._is_used(at)}
 
+    def _ends(self) -> dict[TopicPartition, int]:
+        """Returns the offsets up to which the application reads: the ends of the log, or of its range."""
+        stops = self.coordinator.ledger.stops
+        return {at: min(extent.end, stops.get(at, extent.end)) for at, extent in self._extents().items()}
+
     def _find_changelogs(self, storage: Storage, job: Job) -> dict[str, Changelog]:
         """Returns the changelogs of a Java application, after it has stopped; none if a checkpoint exists."""
         if manifest_numbers(storage) or not self._setup.log.startswith("kafka:"):
@@ -266,8 +271,7 @@ class Run:
         # The deliveries first: what they have written may be read again, and must be in the extents.
         if self.coordinator.delivered < number or not self.coordinator.sinks.has(number):
             return False
-        extents = self._extents()
-        is_read = all(ledger.positions.get(at, 0) >= extent.end for at, extent in extents.items())
+        is_read = all(ledger.positions.get(at, 0) >= end for at, end in self._ends().items())
         is_time_sent = self._engine is None or self._engine.has_sent_stream_time
         at_rest = is_read and is_time_sent and not ledger.carried and not ledger.changelogs
         return at_rest and ledger.number == number and not self._is_closing
@@ -301,7 +305,7 @@ class Run:
         return {
             "delivered": self.coordinator.delivered,
             "sinks": self.coordinator.sinks.reports(),
-            "ends": {at: extent.end for at, extent in self._extents().items()},
+            "ends": self._ends(),
             **({} if self._engine is None else self._engine.observed()),
             **self._stats.observed(),
         }

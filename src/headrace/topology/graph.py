@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import Any
 
+from headrace.model.sink import TOPIC_PREFIX
 from headrace.state.spec import StoreSpec
-from headrace.topology.nodes import Node
+from headrace.topology.nodes import Node, Sink, TopicExtractor
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,3 +32,27 @@ class Graph:
     internal_topics: Mapping[str, InternalTopic] = field(default_factory=dict[str, InternalTopic])
     copartitioned: tuple[frozenset[str], ...] = ()  # groups of source *nodes* that must have equal partition counts
     groups: tuple[tuple[str, ...], ...] = ()  # sub-topologies: names of nodes, numbered as Kafka Streams numbers them
+
+
+def prefix_sinks(graph: Graph, prefix: str) -> Graph:
+    """Returns the graph with a prefix before every topic of the log that it writes; it reads the same topics.
+
+    A sink for another system becomes a topic with the name of the sink.
+    """
+    return replace(graph, nodes={name: _prefix_sink(node, graph, prefix) for name, node in graph.nodes.items()})
+
+
+def _prefix_sink(node: Node, graph: Graph, prefix: str) -> Node:
+    if not isinstance(node, Sink) or node.topic in graph.internal_topics:
+        return node
+    if not isinstance(node.topic, str):
+        return replace(node, topic=_prefix_chosen(node.topic, prefix))
+    name = node.topic if node.target is None else node.topic.removeprefix(TOPIC_PREFIX)
+    return replace(node, topic=prefix + name, target=None)
+
+
+def _prefix_chosen(choose: TopicExtractor, prefix: str) -> TopicExtractor:
+    def chosen(key: Any, value: Any, context: Any) -> str:
+        return prefix + choose(key, value, context)
+
+    return chosen
