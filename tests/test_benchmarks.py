@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 import pytest
 
+from benchmarks import lookup, serdes
 from benchmarks.peers.cells import LATENCIES, cells
 from benchmarks.peers.latency import output_key
 from benchmarks.peers.programs.run_bare import program
@@ -84,3 +85,13 @@ def test_every_record_of_a_latency_has_one_output_whose_key_says_which_it_is(nam
 def test_latencies_with_repartitions_are_measured_beside_kafka_streams_in_both_forms():
     assert [system for _, system, _ in cells(["latency-2"], [], [])] == [HEADRACE, KAFKA_STREAMS, KAFKA_STREAMS_10]
     assert all(system != KAFKA_STREAMS_10 for _, system, _ in cells(["W5"], [], []))
+
+
+@pytest.mark.parametrize("enrich", [enrich for _, enrich, _, _ in lookup.WAYS])
+def test_every_way_of_enrichment_has_a_result_for_each_order(enrich):
+    assert lookup.measure(enrich, 10) > 0
+
+
+@pytest.mark.slow
+def test_all_serdes_let_the_same_records_through():
+    assert {row["serde"] for row in serdes.measure(serdes.BATCH, rounds=1)} == {case.name for case in serdes.CASES}

@@ -56,6 +56,7 @@ CASES = [
     Case(name="offline_device", build="build_with_one_clock", ahead=7 * HOUR),
     # A score waits for the time of its partition to pass it by five seconds.
     Case(name="online_model", ahead=MINUTE),
+    Case(name="order_enrichment"),
     Case(name="order_filter"),
     # What a foreign-key join gives has the time of the side that came last; with caching, a batch lets products and
     # customers out after the orders.
