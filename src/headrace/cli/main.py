@@ -93,7 +93,7 @@ def configure_logging(
 ) -> None:
     """Kafka Streams for Python, on Spark."""
     handler = logging.StreamHandler()
-    handler.setFormatter(MaskingFormatter("%(levelname)s: %(message)s"))
+    handler.setFormatter(MaskingFormatter("%(asctime)s %(levelname)s %(message)s"))
     logging.basicConfig(level=logging.DEBUG if debug else logging.WARNING, handlers=[handler])
     logging.getLogger("py4j").setLevel(logging.ERROR)
 

@@ -146,8 +146,8 @@ class Failures:
         elif response != "continue":
             answers = "'fail', 'continue' or 'dead_letter'"
             raise StreamsError(f"{failed} (the exception handler answered {response!r}, not {answers})") from error
-        shown = failed if self.handlers.log_record_values else failed.summary
-        log.warning("%s: the record is left out (%s)", shown, response)
+        shown = str(failed).rstrip(".") if self.handlers.log_record_values else failed.summary
+        log.warning("%s; the operator leaves the record out (%s), others keep it", shown, response)
         log.debug("%s", failed)
         self.drop(node, f"{what} error")
 

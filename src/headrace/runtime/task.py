@@ -333,4 +333,4 @@ def close(user: Any) -> None:
     try:
         getattr(user, "close", lambda: None)()
     except Exception as error:
-        raise StreamsError(f"close of {type(user).__name__} failed: {error}") from error
+        raise StreamsError(f"close of {type(user).__name__} failed: {type(error).__name__}: {error}") from error
