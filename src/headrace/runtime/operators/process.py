@@ -35,4 +35,5 @@ def start(user: Any, context: Context) -> None:
     except StreamsError:
         raise
     except Exception as error:
-        raise StreamsError(f"{context.node}: init of {type(user).__name__} failed: {type(error).__name__}: {error}") from error
+        kind = type(error).__name__
+        raise StreamsError(f"{context.node}: init of {type(user).__name__} failed: {kind}: {error}") from error
