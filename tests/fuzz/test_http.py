@@ -26,6 +26,7 @@ CHECKS: list[Any] = [  # 500 is a status that no address describes
     checks.response_schema_conformance,
 ]
 STORES = ["counts", "windows", "sessions", "versions", "recent", "plain"]
+HOSTILE = ["", "-1", "9" * 30, "9" * 5000, "1e9", "NaN", "\x00", "../..", "[" * 3000, "💧", "e30", "W1sxXSxbXV0"]
 ENDLESS = "/events"
 
 
@@ -47,13 +48,16 @@ def test_the_description_needs_the_token(server: Server):
 @pytest.mark.parametrize("path", [path for path in OPERATIONS if path != ENDLESS])
 def test_no_request_gives_an_answer_that_is_not_described(path: str, schema: Any, server: Server):
     (operation,) = (schema[path][method] for method in schema[path])
+    parameters = [given.name for given in OPERATIONS[path].parameters]
     cases = st.one_of(*(operation.as_strategy(generation_mode=mode) for mode in GenerationMode))
 
     @fuzzed(40)
-    @given(cases, st.one_of(st.none(), st.sampled_from(STORES)))
-    def ask_case(case: Any, store: str | None) -> None:
+    @given(cases, st.one_of(st.none(), st.sampled_from(STORES)), st.data())
+    def ask_case(case: Any, store: str | None, data: st.DataObject) -> None:
         if store is not None and "store" in case.path_parameters:
             case.path_parameters["store"] = store
+        if parameters and data.draw(st.booleans()):
+            case.query[data.draw(st.sampled_from(parameters))] = data.draw(st.sampled_from(HOSTILE))
         response = case.call(base_url=server.url, headers={"authorization": f"Bearer {TOKEN}"})
         case.validate_response(response, checks=CHECKS)
 

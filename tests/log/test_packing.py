@@ -1,7 +1,9 @@
 """Packed records: whatever goes in comes out, damage is noticed, and the bytes stay the same over time."""
 
+import struct
 import subprocess
 import sys
+from zlib import crc32
 
 import pytest
 from hypothesis import given
@@ -83,3 +85,12 @@ def test_packing_does_not_import_pandas():
     use = "from headrace.log.chunk_format import *; unpack(pack(Records([b'k'], [b'v'], [1])))"
     program = f"import sys; {use}; print('pandas' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", program], capture_output=True, check=True).stdout == b"False\n"
+
+
+def test_offsets_that_lead_out_of_the_chunk_are_not_followed():
+    packed = bytearray(pack(Records([b"k"], [b"v"], [10])))
+    place = packed.rindex(struct.pack("<ii", 0, 1))  # where the value begins and ends
+    packed[place + 4 : place + 8] = struct.pack("<i", 1 << 30)
+    packed[4:8] = struct.pack("<I", crc32(packed[8:]))  # as who forges a chunk can
+    with pytest.raises(StateCorruptedError, match="out of bounds"):
+        unpack(bytes(packed))
