@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, TypeVar, overload
 
 from headrace.checkpoint.changelog_export import Export, OnExport, ignore_export
+from headrace.checkpoint.changes import ChangePlan
 from headrace.checkpoint.steps import AtStep, ignore_step
 from headrace.config import Config
 from headrace.config.parsing import Trigger
@@ -422,6 +423,16 @@ class Application:
         if self._run is not None:
             raise StreamsError(f"{self.application_id} is {self._state}: stop it before its local state is removed")
         remove_state(state_directory(self.setup.state_dir), self.application_id)
+
+    def plan(self) -> ChangePlan:
+        """Compares the topology with the checkpoint: what the next start keeps, renames, moves, adds and removes.
+
+        Nothing is changed, and the application may be running. `print(app.plan().describe())` shows the plan;
+        `plan.decisions` has what the user must decide before the application starts.
+        """
+        from headrace.spark.job_planner import read_change_plan  # noqa: PLC0415 - as in `_opened`
+
+        return read_change_plan(self.setup)
 
     def write_changelogs(self, *, dry_run: bool = False, told: OnExport = ignore_export) -> list[Export]:
         """Writes the state to Kafka Streams' changelog topics, so that a Java application can continue from it.

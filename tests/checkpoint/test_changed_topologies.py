@@ -19,15 +19,18 @@ from headrace import (
     TimeWindows,
     serde,
 )  # fmt: skip
+from headrace.checkpoint.changes import ARCHIVE
+from headrace.checkpoint.coordinator import CommitHooks
 from headrace.checkpoint.steps import DELTA_WRITTEN, TAKEOVER
 from headrace.checkpoint.storage import open_storage
-from headrace.errors import CheckpointMismatchError
+from headrace.checkpoint.store_edits import prune_stores, remove_store, rename_store
+from headrace.errors import CheckpointMismatchError, StreamsError, UnknownStoreError
 from headrace.log.protocol import Records
 from headrace.model.ids import TopicPartition
 from headrace.model.partitioner import partition_of
 from headrace.state.task_state import LOGGED, PREFIX, table_prefix, tables_of_store
 from headrace.state.values import encode_cell
-from tests.checkpoint.cluster import Cluster, Ground, Killer, outputs, run_to_end
+from tests.checkpoint.cluster import ME, Cluster, Ground, Killer, outputs, run_to_end
 from tests.checkpoint.memory_log import MemoryLog
 from tests.checkpoint.programs import TEXTS, Program
 
@@ -222,6 +225,49 @@ def test_outputs_and_state_follow_a_rename_and_a_removal_and_going_back(tmp_path
     assert rows(back, {"customers", "latest", "counts"}) == known
     assert removed_stores(back) == set()
     back.close()
+
+
+HOOKS = CommitHooks(process=ME, has_exited=lambda *_: True)
+
+
+def test_a_store_is_renamed_with_its_data_or_replaced_by_a_new_one(tmp_path):
+    where = ground(tmp_path, "one")
+    feed(where.log, 0, 3, 4)
+    first = run(where, program())
+    known = {key[PREFIX:]: value for (_, _, key), value in rows(first, {"counts"}).items()}
+    first.close()
+    with pytest.raises(StreamsError, match="has a store windows already"):
+        rename_store(where.storage, "counts", "windows", HOOKS)
+    with pytest.raises(UnknownStoreError, match="nothing"):
+        rename_store(where.storage, "nothing", "tally", HOOKS)
+    rename_store(where.storage, "counts", "tally", HOOKS)
+    second = run(where, program(counts="tally"))
+    assert {key[PREFIX:]: value for (_, _, key), value in rows(second, {"tally"}).items()} == known
+    assert removed_stores(second) == set()
+    second.close()
+    remove_store(where.storage, "tally", HOOKS)
+    third = run(where, program(counts="other"))
+    assert rows(third, {"other"}) == {}
+    assert removed_stores(third) == {"tally"}
+    third.close()
+
+
+def test_pruning_deletes_the_data_of_removed_stores_and_no_other(tmp_path):
+    where = ground(tmp_path, "one")
+    feed(where.log, 0, 3, 4)
+    run(where, program(first=True)).close()
+    second = run(where, program(customers=False))
+    named = {"counts", "windows", "sessions", "seen", "recent"}
+    known, tasks = rows(second, named), second.coordinator.ledger.tasks
+    assert any(task.subtopology >= ARCHIVE for task in tasks)
+    second.close()
+    assert prune_stores(where.storage, ["latest"], HOOKS) == ["latest"]
+    assert {"customers", "news-counts"} <= set(prune_stores(where.storage, (), HOOKS))
+    third = run(where, program(first=True))
+    assert all(task.subtopology < ARCHIVE for task in third.coordinator.ledger.tasks)
+    assert rows(third, {"latest", "customers", "news-counts"}) == {}
+    assert {key[1:]: value for key, value in rows(third, named).items()} == {k[1:]: v for k, v in known.items()}
+    third.close()
 
 
 def test_a_window_of_another_size_is_refused_with_the_reason(tmp_path):

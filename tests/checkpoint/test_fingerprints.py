@@ -23,7 +23,7 @@ def fingerprint(topology, partitions=2, **settings) -> Fingerprint:
     return compute_fingerprint(graph, found, config, tasks=task_counts(found, known, internal), partitions=internal)
 
 
-def counting(*, topic="in", store="counts", value=None, windows=None, before=lambda stream: stream):
+def counting(*, topic="in", store: str | None = "counts", value=None, windows=None, before=lambda stream: stream):
     builder = StreamsBuilder()
     grouped = before(builder.stream(topic, **TEXTS)).group_by(lambda _, word: word, **TEXTS)
     if windows is not None:

@@ -12,7 +12,7 @@ Local copies of tasks with the same number apply that delta; copies of renumbere
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from headrace.checkpoint.changes import ARCHIVE, ChangePlan
@@ -278,6 +278,20 @@ def _write_delta(
     with step(DELTA_WRITTEN, at_step):
         storage.create(name, data)
     return DeltaRef(*delta.version, len(delta.changes), BlobRef(name, 0, len(data), digest_of(data)))
+
+
+def delete_rows(storage: Storage, ledger: Ledger, stores: Collection[tuple[int, str]]) -> dict[TaskId, TaskHead]:
+    """Returns all tasks without the rows of some stores, each given with its sub-topology."""
+    tasks = dict(ledger.tasks)
+    for task, head in ledger.tasks.items():
+        gone: dict[str, str | None] = {store: None for number, store in stores if number == task.subtopology}
+        if gone:
+            rows = read_rows(storage, task, head.chain)
+            changes: dict[bytes, bytes | None] = {key: None for key, _ in rename_rows(rows, gone, {})}
+            if changes:
+                delta = _write_delta(storage, task, ledger.number + 1, changes, ignore_step)
+                tasks[task] = TaskHead((*head.chain, delta), head.due)
+    return tasks
 
 
 # ------------------------------------------------------------------------------------------------------- carried rows

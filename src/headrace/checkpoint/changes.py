@@ -265,14 +265,14 @@ def match_stores(before: Fingerprint, now: Fingerprint) -> StoreMatch:
     match(lambda store: store.looks(stem=True, downstream=False), _both_generated)
     match(lambda store: store.looks(stem=False, downstream=True), is_named_now)
     match(lambda store: store.looks(stem=False, downstream=False), is_named_now)
-    # Another kind or serde at the same place: the plan says why it does not fit.
-    left = sorted(new.keys() & old.keys() - pairs.keys() - set(pairs.values()))
-    pairs |= {name: name for name in left if old[name].lineage.upstream == new[name].lineage.upstream}
     unclear: dict[str, list[str]] = {}
     for ours, theirs in _classes(
         old, new, pairs, lambda store: store.looks(stem=False, downstream=False), without=returning
     ):
         unclear |= dict.fromkeys(ours, theirs)
+    # Another kind or serde at the same place: the plan says why it does not fit.
+    left = sorted(new.keys() & old.keys() - pairs.keys() - set(pairs.values()) - unclear.keys())
+    pairs |= {name: name for name in left if old[name].lineage.upstream == new[name].lineage.upstream}
     return StoreMatch(pairs, unclear)
 
 
@@ -418,21 +418,32 @@ def _match_operators(
 
 # ------------------------------------------------------------------------------------------------------------ the plan
 def plan_changes(
-    ledger: Ledger, now: Fingerprint, *, migrations: Mapping[str, str] | None = None, can_rescale: bool = False
+    ledger: Ledger,
+    now: Fingerprint,
+    *,
+    migrations: Mapping[str, str] | None = None,
+    refusals: Callable[[int], Sequence[str]] | None = None,
 ) -> ChangePlan:
     """Compares a checkpoint with a topology.
 
     `migrations` has the stores whose values can be migrated, with the name of the serde that they can be migrated from.
-    Without `can_rescale`, another number of tasks for a sub-topology with state is incompatible.
+    `refusals` says why the state of a sub-topology cannot be divided among another number of tasks; without it no state
+    is.
     """
-    return _Planner(ledger, now, migrations or {}, can_rescale=can_rescale).plan()
+    return _Planner(ledger, now, migrations or {}, refusals).plan()
 
 
 class _Planner:
-    def __init__(self, ledger: Ledger, now: Fingerprint, migrations: Mapping[str, str], *, can_rescale: bool) -> None:
+    def __init__(
+        self,
+        ledger: Ledger,
+        now: Fingerprint,
+        migrations: Mapping[str, str],
+        refusals: Callable[[int], Sequence[str]] | None,
+    ) -> None:
         before = ledger.fingerprint or now
         self.ledger, self.before, self.now = ledger, before, now
-        self.migrations, self.can_rescale = migrations, can_rescale
+        self.migrations, self.refusals = migrations, refusals
         self.old, self.new = _stores(before), _stores(now)
         self.match = match_stores(before, now)
         self.removed = {removed.shape.name: removed for removed in before.removed}
@@ -508,15 +519,20 @@ class _Planner:
         if old.tasks != group.tasks and (old.stores or group.tasks < old.tasks):
             state = f", and its state ({_listed(s.name for s in old.stores)}) is divided again" if old.stores else ""
             effect = f"it had {old.tasks} tasks and gets {group.tasks}{state}"
-            if self.can_rescale:
+            why_not = ["it cannot be divided here"] if self.refusals is None else self.refusals(group.number)
+            if not why_not:
                 return Change(
                     subject="sub-topology", name=name, action="rescaled", before=str(origin), effect=effect, size=size
                 )
+            advice = f"{'; '.join(why_not)}. Go back to {old.tasks} partitions, or reset the application"
             return Change(
-                subject="sub-topology", name=name, action="incompatible", before=str(origin),
+                subject="sub-topology",
+                name=name,
+                action="incompatible",
+                before=str(origin),
                 effect=_cannot_rescale(old, group),
-                decision=f"{_cannot_rescale(old, group)}: go back to {old.tasks} partitions, or reset the application",
-            )  # fmt: skip
+                decision=f"{_cannot_rescale(old, group)}: {advice}",
+            )
         if origin != group.number:
             effect = "it has another number now: its tasks' state, stream time and carried rows follow"
             return Change(
@@ -529,7 +545,7 @@ class _Planner:
     def _store_changes(self) -> Iterator[Change]:
         for name in sorted(self.new):
             yield self._store(name)
-        suspects = {old for olds in self.match.unclear.values() for old in olds}
+        suspects = {old for olds in self.match.unclear.values() for old in olds} | self.new.keys()
         for name in sorted(self.old.keys() - set(self.match.pairs.values())):
             if name not in suspects:
                 effect = "its data stays in the checkpoint until `headrace state prune`, so that going back works"
@@ -570,6 +586,16 @@ class _Planner:
 
     def _new_store(self, name: str) -> Change:
         unclear = self.match.unclear.get(name)
+        if unclear is None and name in self.old and name not in self.match.pairs.values():
+            topics = [_listed(store.lineage.upstream) for store in (self.old[name], self.new[name])]
+            what = f"store {name} over {topics[0]} is gone, and a store over {topics[1]} has its name"
+            return Change(
+                subject="store",
+                name=name,
+                action="incompatible",
+                effect="another store had this name",
+                decision=f"{what}: `headrace state rename {name} OTHER-NAME` keeps the data of the old one",
+            )
         if unclear is None:
             return Change(subject="store", name=name, action="new", effect="it begins empty")
         first = unclear[0]

@@ -205,7 +205,7 @@ class Coordinator:
                 self.ledger,
                 fingerprint,
                 migrations={store: migration.before for store, migration in migrations.items()},
-                can_rescale=divider is not None,
+                refusals=None if divider is None else lambda number: divider.layout_of(number).refusals,
             )
             recovery.check_changes(plan, storage)
             recovery.check_topics(self.ledger, self._log, topics)

@@ -21,6 +21,7 @@ from headrace.cli import (
     doctor,
     groups,
     new,
+    plan,
     produce,
     query,
     registry,
@@ -71,6 +72,7 @@ app.command("pause")(run.pause)
 app.command("resume")(run.resume)
 app.command("snapshot")(run.snapshot)
 app.command("scale")(run.scale)
+app.command("plan")(plan.plan)
 app.command("rescale")(rescale.rescale)
 app.command("dashboard")(dashboard.dashboard)
 app.command("replica")(dashboard.replica)

@@ -1,4 +1,4 @@
-"""`headrace state`, `headrace checkpoint` and `headrace changelogs`: list, verify and export state."""
+"""`headrace state`, `headrace checkpoint` and `headrace changelogs`: list, verify, export and change state."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import typer
 
 from headrace.checkpoint.changelog_export import Export
 from headrace.checkpoint.ledger import manifest_numbers, read_manifest
+from headrace.checkpoint.store_edits import prune_stores, remove_store, rename_store
 from headrace.cli.options import (
     AsJson,
     AsOf,
@@ -20,12 +21,21 @@ from headrace.cli.options import (
     open_checkpoint,
     open_follower,
 )
-from headrace.cli.output import FILE_FORMATS, UsageError, print_note, print_rows, stderr, write_file
+from headrace.cli.output import (
+    FILE_FORMATS,
+    UsageError,
+    print_json,
+    print_names,
+    print_note,
+    print_rows,
+    stderr,
+    write_file,
+)
 from headrace.query.export import export_columns, export_rows
 from headrace.query.history import BatchSummary
 from headrace.query.verification import Finding, verify_checkpoint, verify_stores
 
-state = typer.Typer(help="List, verify and export stores.", no_args_is_help=True)
+state = typer.Typer(help="List, verify, export, rename, migrate and prune stores.", no_args_is_help=True)
 checkpoints = typer.Typer(help="List and verify the batches of a checkpoint.", no_args_is_help=True)
 
 
@@ -69,6 +79,61 @@ def export(
     ]
     write_file(output, rows, [column.name for column in export_columns(description)])
     print_note(f"Wrote {len(rows)} rows of {store}, as of batch {snapshot.batch}, to {output}.")
+
+
+@state.command("rename")
+def rename(
+    old: Annotated[str, typer.Argument(help="The store's name in the checkpoint.")],
+    new: Annotated[str, typer.Argument(help="Its name in the topology. The old one confirms a generated name.")],
+    checkpoint: Checkpoint,
+) -> None:
+    """Give a store another name in the checkpoint, with its data. Stop the application first."""
+    rename_store(open_checkpoint(checkpoint), old, new)
+    print_note(f"The store {old} is {new} now." if old != new else f"The store {new} keeps its name.")
+
+
+@state.command("remove")
+def remove(store: Annotated[str, typer.Argument(help="The store's name.")], checkpoint: Checkpoint) -> None:
+    """Mark a store as removed: no store of the topology continues it. Stop the application first."""
+    remove_store(open_checkpoint(checkpoint), store)
+    print_note(f"The store {store} is removed. Its data stays until `headrace state prune {store}`.")
+
+
+@state.command("prune")
+def prune(
+    checkpoint: Checkpoint,
+    stores: Annotated[list[str] | None, typer.Argument(help="Removed stores. Without a name: all of them.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Delete the data of removed stores. Stop the application first."""
+    pruned = prune_stores(open_checkpoint(checkpoint), stores or ())
+    print_names(pruned, as_json=as_json)
+    print_note(f"Deleted the data of {len(pruned)} removed stores.")
+
+
+@state.command("migrate")
+def migrate(
+    target: Target,
+    application_id: Annotated[str | None, typer.Option(help="The application id. Only with a Topology.")] = None,
+    log: Annotated[str | None, typer.Option(help="The log. Only with a Topology.", envvar="HEADRACE_LOG")] = None,
+    checkpoint: Annotated[str | None, typer.Option(help="The checkpoint. Only with a Topology.")] = None,
+    config: Annotated[Path | None, typer.Option(help="A .properties file. Only with a Topology.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Carry out all changes that `headrace plan` shows, values included, without running the application."""
+    # The import of Spark takes a second, which other commands save.
+    from headrace.spark.job_planner import migrate_application  # noqa: PLC0415
+
+    options = {"--application-id": application_id, "--log": log, "--checkpoint": checkpoint, "--config": config}
+    app = load_application(target, options, ignored={"--log"})
+    with stderr().status(f"Carrying the state of {app.application_id} over …"):
+        done = migrate_application(app.setup)
+    if as_json:
+        print_json(done.to_json())
+    else:
+        changed = [f"{c.subject} {c.name}: {c.action}" for c in done.changes if c.action != "kept"]
+        print_names(changed, as_json=False)
+        print_note(f"{app.application_id} has its new form.")
 
 
 @checkpoints.command("ls")

@@ -16,10 +16,11 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from typing import Any, NamedTuple
 
-from headrace.checkpoint.changes import align_fingerprint
+from headrace.checkpoint.carry_over import find_migrations
+from headrace.checkpoint.changes import ChangePlan, align_fingerprint, plan_changes
 from headrace.checkpoint.coordinator import CommitHooks, Coordinator
 from headrace.checkpoint.fingerprint import Fingerprint, compute_fingerprint
-from headrace.checkpoint.recovery import read_fingerprint
+from headrace.checkpoint.recovery import read_fingerprint, recover_ledger
 from headrace.checkpoint.rescale import Divider, Piece, Progress, Share, ignore_progress
 from headrace.checkpoint.sink_delivery import find_sinks
 from headrace.checkpoint.storage import Storage, open_storage
@@ -29,7 +30,7 @@ from headrace.log.protocol import Log
 from headrace.runtime.partitioning import lay_out_state
 from headrace.spark.job import Job, Setup
 from headrace.spark.session import start_context
-from headrace.spark.topics import topics_read
+from headrace.spark.topics import prepare_topics, topics_read
 from headrace.topology.subtopologies import (
     Plan,
     hold_counts,
@@ -58,6 +59,8 @@ def plan_job(
     """Plans a job. `topics` are those that it reads, `wished` are new partition counts of internal topics."""
     graph, config, stages = setup.graph, setup.config, plan(setup.graph)
     known = {name: topic.partitions for name, topic in log.topics().items()}
+    if config.auto_create_topics_enable:  # those that the start is going to create
+        known |= {topic: config.num_partitions for topic in topics if topic not in known}
     before = align_fingerprint(read_fingerprint(storage), graph, stages, config)
     held = hold_counts(graph, stages, known, {g.number: g.tasks for g in before.groups if g.stores} if before else {})
     for topic, count in sorted(held.items()):
@@ -134,7 +137,50 @@ def _run_on_spark(
         yield from job.result()
 
 
-# ------------------------------------------------------------------------------------------------------------- command
+# ------------------------------------------------------------------------------------------------------------ commands
+def read_change_plan(setup: Setup) -> ChangePlan:
+    """Compares the checkpoint of an application with its topology. Nothing is changed."""
+    storage, log = open_storage(setup.checkpoint), open_log(setup.log, setup.config.client_settings)
+    try:
+        ledger = recover_ledger(storage, 1)
+        if ledger.fingerprint is None:
+            raise StreamsError(f"{storage.describe()} has no batch yet: there is nothing that could change")
+        planned = plan_job(setup, log, storage, topics_read(setup.graph, setup.application_id, log.topics()))
+        stages = plan(setup.graph).stages
+        return plan_changes(
+            ledger,
+            planned.fingerprint,
+            migrations={store: m.before for store, m in find_migrations(setup.graph, setup.config).items()},
+            refusals=lambda number: lay_out_state(setup.graph, stages[number], setup.config).refusals,
+        )
+    finally:
+        log.close()
+
+
+def migrate_application(setup: Setup, on_progress: Callable[[Progress], None] = ignore_progress) -> ChangePlan:
+    """Carries out the changes that `read_change_plan` returns, without running the application."""
+    changes = read_change_plan(setup)
+    storage, log = open_storage(setup.checkpoint), open_log(setup.log, setup.config.client_settings)
+    try:
+        topics = prepare_topics(log, setup.graph, setup.config)
+        planned = plan_job(setup, log, storage, topics)
+        with Coordinator.open(
+            storage,
+            log,
+            setup.application_id,
+            planned.fingerprint,
+            topics={topic: log.topic(topic).id for topic in topics},
+            migrations=find_migrations(setup.graph, setup.config),
+            divider=make_divider(
+                setup, lambda: start_context(setup.master, setup.config.num_stream_threads).result(), on_progress
+            ),
+            hooks=CommitHooks(at_step=setup.at_step),
+        ):
+            return changes
+    finally:
+        log.close()
+
+
 def rescale_application(
     setup: Setup, subtopology: int, partitions: int, on_progress: Callable[[Progress], None] = ignore_progress
 ) -> tuple[int, int]:
