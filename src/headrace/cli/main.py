@@ -14,6 +14,7 @@ import typer
 from headrace.cli import (
     broker,
     config,
+    connect,
     consume,
     dashboard,
     dead_letters,
@@ -61,6 +62,7 @@ app.command("replay")(replay.replay)
 app.command("changelogs")(state.changelogs)
 app.add_typer(broker.app, name="broker")
 app.add_typer(registry.app, name="registry")
+app.add_typer(connect.app, name="connect")
 app.command("doctor")(doctor.doctor)
 app.command("config")(config.config)
 app.command("query")(query.query)

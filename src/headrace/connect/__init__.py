@@ -7,6 +7,8 @@ with the application. A sink gets the records of a stream or a table: `stream.si
 from headrace.connect.file_sink import FileSink, list_files
 from headrace.connect.file_source import FileSource
 from headrace.connect.generator import GeneratorSource
+from headrace.connect.log_source import LogSource
+from headrace.connect.mqtt_source import MqttSource
 from headrace.connect.postgres_changes import PostgresChanges
 from headrace.connect.postgres_sink import PostgresSink
 from headrace.connect.sql_sink import SqlSink
@@ -15,7 +17,7 @@ from headrace.model.sink import Sink, SinkBatch, SinkContext, SinkPart, SinkWrit
 from headrace.topology.connectors import Source, SourceBatch, SourceReader, SourceRecord
 
 __all__ = [
-    "FileSink", "FileSource", "GeneratorSource", "PostgresChanges", "PostgresSink", "Sink", "SinkBatch", "SinkContext",
-    "SinkPart", "SinkWriter", "Source", "SourceBatch", "SourceReader", "SourceRecord", "SqlSink", "SqlSource",
-    "list_files",
+    "FileSink", "FileSource", "GeneratorSource", "LogSource", "MqttSource", "PostgresChanges", "PostgresSink", "Sink",
+    "SinkBatch", "SinkContext", "SinkPart", "SinkWriter", "Source", "SourceBatch", "SourceReader", "SourceRecord",
+    "SqlSink", "SqlSource", "list_files",
 ]  # fmt: skip

@@ -312,6 +312,11 @@ def encode_batch(
         partition = record.partition
         if partition is None:
             partition = known_partition(key, partitions)
+        elif partition >= partitions:
+            raise ConfigError(
+                f"the topic {spec.topic!r} has {partitions} partitions, and a record of the source {spec.name!r} is "
+                f"for partition {partition}: give the source a topic with more, partitions="
+            )
         timestamp = now if record.timestamp is None else record.timestamp
         rows.setdefault(number % partitions if partition is None else partition, []).append(
             (key, value, timestamp, record.headers)
@@ -320,8 +325,8 @@ def encode_batch(
 
 
 def _encode(spec: SourceSpec, part: str, serde: Serde[Any], found: Any) -> bytes | None:
-    if found is None:
-        return None
+    if found is None or type(found) is bytes:
+        return found
     try:
         return serde.encode(found)
     except Exception as error:

@@ -29,17 +29,19 @@ from headrace.log.base import Closeable
 
 VERSION = "4.3.1"
 BROKER, STREAMS = "kafka_2.13", "kafka-streams"
-_JARS = {BROKER: 46, STREAMS: 13}  # or so: for the progress that is shown
-_DEPENDENCIES = f"""\
+CONNECT = "connect-runtime"
+_JARS = {BROKER: 46, STREAMS: 13, CONNECT: 60}  # or so: for the progress that is shown
+_DEPENDENCIES = """\
 <ivy-module version="2.0">
   <info organisation="headrace" module="jars"/>
   <configurations><conf name="default"/></configurations>
   <dependencies>
-    <dependency org="org.apache.kafka" name="{{module}}" rev="{VERSION}" conf="default->default"/>
-    <dependency org="org.apache.logging.log4j" name="log4j-slf4j-impl" rev="2.25.4" conf="default->default"/>
+    {wanted}
   </dependencies>
 </ivy-module>
 """
+_DEPENDENCY = '<dependency org="{}" name="{}" rev="{}" conf="default->default"/>'
+_LOGGER = ("org.apache.logging.log4j", "log4j-slf4j-impl", "2.25.4")
 
 
 def cache_directory() -> Path:
@@ -52,14 +54,24 @@ def kafka_jars(java: str, cache: Path | None = None, module: str = BROKER) -> Pa
 
     The module STREAMS is Kafka Streams, for tests beside it.
     """
-    cache = cache or cache_directory()
     name = f"{module.partition('_')[0]}-{VERSION}"
+    return fetch_jars(java, name, [("org.apache.kafka", module, VERSION), _LOGGER], _JARS[module], cache)
+
+
+def fetch_jars(
+    java: str, name: str, wanted: Sequence[tuple[str, str, str]], count: int | None = None, cache: Path | None = None
+) -> Path:
+    """The folder `name` with the jars of modules (group, artifact, version) and of all that they need.
+
+    They are fetched from Maven's repository if they are not there, by one process at a time; `count` of them, or so.
+    """
+    cache = cache or cache_directory()
     jars = cache / name
     if not jars.is_dir():
-        cache.mkdir(parents=True, exist_ok=True)
-        with alone(cache / f"{name}.lock"):
+        jars.parent.mkdir(parents=True, exist_ok=True)
+        with alone(jars.with_name(f"{jars.name}.lock")):
             if not jars.is_dir():
-                _fetch(java, jars, module)
+                _fetch(java, jars, wanted, count)
     return jars
 
 
@@ -71,34 +83,36 @@ def alone(lock: Path) -> Generator[None]:
         yield
 
 
-def _fetch(java: str, jars: Path, module: str) -> None:
+def _fetch(java: str, jars: Path, modules: Sequence[tuple[str, str, str]], count: int | None) -> None:
     with tempfile.TemporaryDirectory(dir=jars.parent, prefix="fetching-") as folder:
         wanted = Path(folder) / "ivy.xml"
-        wanted.write_text(_DEPENDENCIES.format(module=module), encoding="utf-8")
+        lines = "\n    ".join(_DEPENDENCY.format(*module) for module in modules)
+        wanted.write_text(_DEPENDENCIES.format(wanted=lines), encoding="utf-8")
         command = [java, "-jar", str(_ivy()), "-ivy", str(wanted), "-cache", f"{folder}/ivy"]
         command += ["-retrieve", f"{folder}/jars/[artifact]-[revision].[ext]"]
-        said = _shown(command, _JARS[module])
+        _, first, version = modules[0]
+        said = _shown(command, f"{first} {version}", count)
         fetched = Path(folder) / "jars"
-        if not list(fetched.glob(f"{module}-*.jar")):
+        if not list(fetched.glob(f"{first}-*.jar")):
             raise StreamsError(
-                f"the jars of {module} {VERSION} could not be fetched. Ivy needs to reach a Maven repository; its last "
+                f"the jars of {first} {version} could not be fetched. Ivy needs to reach a Maven repository; its last "
                 "words:\n" + "".join(said[-20:])
             )
         shutil.move(fetched, jars)
 
 
-def _shown(command: list[str], jars: int) -> list[str]:
+def _shown(command: list[str], what: str, jars: int | None) -> list[str]:
     """Runs Ivy, shows how far it is, and gives what it said."""
     said: list[str] = []
     done = 0
-    print(f"Fetching the jars of Kafka {VERSION}, once.", file=sys.stderr, flush=True)  # noqa: T201
+    print(f"Fetching the jars of {what}, once.", file=sys.stderr, flush=True)  # noqa: T201
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:  # noqa: S603
         for line in process.stdout or ():
             said.append(line)
             if "[SUCCESSFUL ]" in line:
                 done += 1
                 end = "\n" if done == jars else ""
-                print(f"\r{done} of {jars} jars", end=end, file=sys.stderr, flush=True)  # noqa: T201
+                print(f"\r{done}{f' of {jars}' if jars else ''} jars", end=end, file=sys.stderr, flush=True)  # noqa: T201
     return said
 
 

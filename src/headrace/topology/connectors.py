@@ -21,7 +21,7 @@ SourcePosition = Any
 
 
 class SourceRecord(NamedTuple):
-    """A record of a source. A value of None is a tombstone.
+    """A record of a source. A value of None is a tombstone. Keys and values that are bytes are written as they are.
 
     Without a timestamp it gets the time at which it was read; without a partition its key decides.
     """
