@@ -109,8 +109,8 @@ class Server:
         self.is_token_generated = not token and not insecure
         self.token = None if insecure else token or make_token()
         self._view, self._follow, self._stop = view, follow, threading.Event()
-        context = _load_certificate(certificate, private_key)
-        main = _Listener("headrace web", host, port, context, limits or ConnectionLimits())
+        context = load_certificate(certificate, private_key)
+        main = Listener("headrace web", host, port, context, limits or ConnectionLimits())
         self._listeners, self.port, self.url = [main], main.port, main.url
         main.serve(
             web_application(
@@ -122,7 +122,7 @@ class Server:
         self.health_url = self.url  # where /health and /ready are answered
         if health_port is not None:
             try:
-                self._listeners.append(_Listener("headrace health", host, health_port, None, HEALTH_LIMITS))
+                self._listeners.append(Listener("headrace health", host, health_port, None, HEALTH_LIMITS))
             except ConfigError:
                 main.close()
                 raise
@@ -157,7 +157,7 @@ class Server:
         self._following.close()
 
 
-class _Listener:
+class Listener:
     """A socket, and the thread that serves an ASGI application on it."""
 
     def __init__(
@@ -198,7 +198,8 @@ class _Listener:
         self.socket.close()
 
 
-def _load_certificate(certificate: str | Path | None, private_key: str | Path | None) -> ssl.SSLContext | None:
+def load_certificate(certificate: str | Path | None, private_key: str | Path | None) -> ssl.SSLContext | None:
+    """Return the TLS settings of a certificate; None without one."""
     if certificate is None:
         if private_key is not None:
             raise ConfigError("a private key needs its certificate: give both")
