@@ -20,6 +20,7 @@ from pydantic import BaseModel
 from headrace import Stores, StreamsBuilder, TimeWindows, serde
 from headrace.clients import Admin, Consumer, Producer
 from headrace.errors import ConfigError, SchemaRegistryError, SerializationError
+from headrace.query.json_values import to_json
 from headrace.secrets import mask_settings
 from headrace.serde.protocol import BoundSerde, SerdeContext, bind_serde
 from headrace.serde.schema_registry import registry_of
@@ -378,3 +379,20 @@ def test_the_producer_names_the_topic_of_a_value_that_cannot_be_encoded(tmp_path
     with Producer(f"file:{tmp_path}", value=serde.avro(Line), config=config) as producer:  # noqa: SIM117
         with pytest.raises(SerializationError, match=problem):
             producer.send("lines", b"k", Line(7))  # pyright: ignore[reportArgumentType]
+
+
+def test_a_missing_package_is_an_error_that_names_the_extra(monkeypatch):
+    def missing(module):
+        raise ImportError(f"No module named {module!r}")
+
+    monkeypatch.setattr("headrace.serde.schema_registry.import_module", missing)
+    with pytest.raises(ConfigError, match=r"pip install 'headrace\[schemas\]'"):
+        bound(serde.avro(Line), "mock://no-extra").encode(Line("pen"))
+
+
+def test_messages_and_types_are_json_in_queries():
+    message = protobuf_class("Cart")(line={"product": "pen"})
+    assert to_json({"a": message, "b": Line("pen")}) == {
+        "a": {"line": {"product": "pen"}},
+        "b": {"product": "pen", "count": 1},
+    }
