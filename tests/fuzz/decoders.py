@@ -39,6 +39,7 @@ from headrace.checkpoint.ownership import LeaseRecord, decode_lease
 from headrace.checkpoint.receipt import Receipt, decode_receipt, encode_receipt
 from headrace.checkpoint.recovery import MAGIC as IDENTITY_MAGIC
 from headrace.checkpoint.recovery import Identity, decode_identity
+from headrace.connect.pgoutput import decode_message
 from headrace.errors import CheckpointCorruptedError, SerializationError, StateCorruptedError, StreamsError
 from headrace.log.chunk_format import pack, unpack
 from headrace.log.protocol import Records
@@ -270,4 +271,18 @@ PARAMETERS = {
         }.items()
     },
 }  # fmt: skip
-DECODERS = {**CHECKPOINTS, **SERDES, **CHANGELOGS, **MESSAGES, **PARAMETERS}
+# ---------------------------------------------------------------------------------------------------------- PostgreSQL
+RELATION = (
+    b"R" + struct.pack(">I", 9) + b"public\0orders\0d" + struct.pack(">HB", 1, 1) + b"id\0" + struct.pack(">Ii", 23, -1)
+)
+POSTGRES = {
+    "pgoutput": Decoder(
+        decode_message,
+        [
+            b"B" + struct.pack(">QqI", 500, 1_000_000, 77), b"C" + struct.pack(">BQQq", 0, 1, 2, 3), RELATION,
+            b"U" + struct.pack(">IcHcci", 9, b"N", 2, b"n", b"t", 1) + b"x",
+        ],
+        (StreamsError,),
+    )
+}  # fmt: skip
+DECODERS = {**CHECKPOINTS, **SERDES, **CHANGELOGS, **MESSAGES, **PARAMETERS, **POSTGRES}

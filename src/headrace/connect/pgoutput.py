@@ -16,6 +16,8 @@ import struct
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from headrace.errors import StreamsError
+
 _EPOCH = 946_684_800_000  # ms from 1970 to 2000, where PostgreSQL's time begins
 
 
@@ -73,6 +75,13 @@ def decode_message(raw: bytes) -> Message | None:
     >>> decode_message(b"I" + struct.pack(">IcHcci", 9, b"N", 2, b"n", b"t", 1) + b"x")
     Change(relation=9, old=None, new=(None, 'x'), is_old_complete=False)
     """
+    try:
+        return _decode_message(raw)
+    except (struct.error, ValueError) as error:
+        raise StreamsError(f"PostgreSQL has sent what is no message of pgoutput: {raw[:40]!r} ({error})") from error
+
+
+def _decode_message(raw: bytes) -> Message | None:
     reader = _Reader(raw, 1)
     match raw[:1]:
         case b"B":
@@ -141,4 +150,6 @@ class _Reader:
             return UNCHANGED
         (length,) = self.take(">I")
         self._at += length
+        if self._at > len(self._raw):
+            raise ValueError("a value is cut off")
         return self._raw[self._at - length : self._at].decode()
