@@ -10,6 +10,7 @@ from headrace import Processor, Punctuation, Record, Stores, StreamsBuilder, Tim
 from headrace.log.protocol import Log, Records
 from headrace.model.ids import TopicPartition
 from tests.expected import Row, driver_rows
+from tests.spark.test_topic_growth import append_all
 
 TEXTS: dict[str, Any] = {"key": serde.STRING, "value": serde.STRING}
 CACHE_OFF = {"statestore.cache.max.bytes": 0}
@@ -115,3 +116,4 @@ LETTERS = Program(
 )
 MANY = Program(watch_words, 30, partitions=3)
 WORD_COUNT = Program(word_count, 0, partitions=8)
+GROWING = Program(lambda: append_all("lines", "out"), 0, partitions=4)

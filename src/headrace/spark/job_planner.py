@@ -113,7 +113,7 @@ def make_divider(
         if size <= IN_DRIVER:
             storage = open_storage(setup.checkpoint)
             return (work(storage, piece) for piece in pieces)
-        return _run_on_spark(context(), setup.checkpoint, pieces, work)
+        return run_on_spark(context(), setup.checkpoint, pieces, work)
 
     return Divider(
         layout_of=lambda number: lay_out_state(setup.graph, stages[number], setup.config),
@@ -122,7 +122,7 @@ def make_divider(
     )
 
 
-def _run_on_spark(
+def run_on_spark(
     context: Any, address: str, pieces: Sequence[Piece], work: Callable[[Storage, Piece], list[Share]]
 ) -> Iterator[list[Share]]:
     """Runs each piece in a task of a Spark job: the state passes from and to the checkpoint there, not here."""

@@ -1,0 +1,147 @@
+"""How long does it take to divide the state of a sub-topology among more tasks, instead of reading its topic again?
+
+    python -m benchmarks.rescale [--keys 1000000] [--records 10000000] [--before 8] [--after 32] [--spark] [--json]
+
+A table has `keys` counts in `before` tasks. The first row divides its state: a checkpoint with the snapshots of the old
+tasks becomes one with those of the new tasks. With `--spark` the pieces are tasks of a Spark job, else they run in this
+process, one after another. The second row counts the `records` of a topic again, in one task and without a log: that is
+the least that reprocessing takes, before anything is read or written.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+from rich.console import Console
+from rich.table import Table
+
+from headrace import StreamsBuilder, Topology, serde
+from headrace.checkpoint.files import BlobRef, DeltaRef, digest_of, task_file_name
+from headrace.checkpoint.ledger import Ledger, TaskHead
+from headrace.checkpoint.rescale import Division, Piece, Share, rescale
+from headrace.checkpoint.storage import Storage, open_storage
+from headrace.config import Config
+from headrace.log.protocol import Records
+from headrace.model.ids import TaskId, TopicPartition
+from headrace.model.partitioner import partition_of
+from headrace.runtime.partitioning import lay_out_state
+from headrace.runtime.rows import Input, Inputs, PartitionBatch
+from headrace.runtime.task import Task, TaskEnvironment
+from headrace.state.delta import Delta, encode_delta
+from headrace.state.engine import MemoryEngine, Version
+from headrace.state.task_state import table_prefix
+from headrace.state.values import NUMBER
+from headrace.topology.subtopologies import plan
+
+CONFIG = Config.of({"application.id": "benchmark"})
+BATCH = 100_000  # records
+
+
+class Result(NamedTuple):
+    """One way to the new tasks: seconds, entries or records, and bytes written."""
+
+    way: str
+    seconds: float
+    count: int
+    bytes: int
+
+
+def count_by_key() -> Topology:
+    builder = StreamsBuilder()
+    builder.stream("in", key=serde.STRING, value=serde.BYTES).group_by_key().count(store="counts")
+    return builder.build()
+
+
+def key(number: int) -> bytes:
+    return b"key %012d" % number
+
+
+def write_state(storage: Storage, keys: int, tasks: int) -> Ledger:
+    """Writes a snapshot for each task."""
+    prefix, value = table_prefix("counts"), NUMBER.pack(0) + serde.LONG.encode(1)
+    rows: list[list[tuple[bytes, bytes]]] = [[] for _ in range(tasks)]
+    for number in range(keys):
+        rows[partition_of(key(number), tasks) or 0].append((prefix + key(number), value))
+    ledger = Ledger()
+    ledger.number = 0
+    for partition, own in enumerate(rows):
+        task = TaskId(0, partition)
+        data, name = encode_delta(Delta(Version(0, "a"), tuple(own))), task_file_name("snapshots", task, 0, "a")
+        storage.create(name, data)
+        blob = BlobRef(name, 0, len(data), digest_of(data))
+        ledger.tasks[task] = TaskHead((DeltaRef(0, "a", len(own), blob),))
+    return ledger
+
+
+def divide(keys: int, before: int, after: int, *, on_spark: bool) -> Result:
+    graph = count_by_key().graph()
+    layout = lay_out_state(graph, plan(graph).stages[0], CONFIG)
+    with tempfile.TemporaryDirectory() as folder:
+        storage = open_storage(folder)
+        ledger = write_state(storage, keys, before)
+        run = start_spark(folder) if on_spark else None
+        began = time.perf_counter()
+        done = rescale(storage, ledger, [Division(0, before, after, layout)], {}, run=run)
+        seconds = time.perf_counter() - began
+    deltas = [delta for head in done.tasks.values() for delta in head.chain]
+    way = f"divide the state, {before} to {after} tasks{', on Spark' if on_spark else ''}"
+    return Result(way, seconds, sum(delta.entries for delta in deltas), sum(delta.blob.size for delta in deltas))
+
+
+def start_spark(folder: str) -> Any:
+    from headrace.spark.job_planner import run_on_spark  # noqa: PLC0415 - it takes a second
+    from headrace.spark.session import start_context  # noqa: PLC0415
+
+    context = start_context("local[2]", None).result()
+
+    def run(pieces: Sequence[Piece], work: Callable[[Storage, Piece], list[Share]]) -> Iterator[list[Share]]:
+        return run_on_spark(context, folder, pieces, work)
+
+    return run
+
+
+def reprocess(keys: int, records: int) -> Result:
+    """Counts the records again. Their batches are made before the clock starts."""
+    graph = count_by_key().graph()
+    task = Task(TaskId(0, 0), graph, plan(graph).stages[0].nodes, MemoryEngine(), TaskEnvironment(CONFIG, {}), clock=0)
+    at, seconds = TopicPartition("in", 0), 0.0
+    for number, start in enumerate(range(0, records, BATCH)):
+        count = min(BATCH, records - start)
+        found = [key((start + n) * 7919 % keys) for n in range(count)]
+        batch = PartitionBatch(at, range(start, start + count), Records(found, [b"x"] * count, [0] * count))
+        began = time.perf_counter()
+        task.run(Inputs({at: Input([batch], start + count)}), clock=0, version=Version(number, "a"))
+        seconds += time.perf_counter() - began
+    task.close()
+    return Result(f"count {records:,} records again, one task", seconds, records, 0)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--keys", type=int, default=1_000_000)
+    parser.add_argument("--records", type=int, default=10_000_000)
+    parser.add_argument("--before", type=int, default=8)
+    parser.add_argument("--after", type=int, default=32)
+    parser.add_argument("--spark", action="store_true")
+    parser.add_argument("--json", action="store_true")
+    given = parser.parse_args()
+    results = [
+        divide(given.keys, given.before, given.after, on_spark=given.spark),
+        reprocess(given.keys, given.records),
+    ]
+    if given.json:
+        print(json.dumps([result._asdict() for result in results]))
+        return
+    table = Table("way", "seconds", "entries or records", "MB written")
+    for way, seconds, count, size in results:
+        table.add_row(way, f"{seconds:.2f}", f"{count:,}", f"{size / 1e6:.1f}")
+    Console().print(table)
+
+
+if __name__ == "__main__":
+    main()
