@@ -70,7 +70,7 @@ def test_mistakes_in_a_pipeline_are_explained(source, message):
 @pytest.mark.kafka
 @pytest.mark.slow
 def test_a_connect_worker_runs_debezium(tmp_path, postgres, broker_address):
-    """The changes of a table arrive in a topic, as `serde.debezium` reads them, also after the worker was stopped."""
+    """The changes of a table arrive in a topic, as `serde.debezium` reads them."""
     with connect(postgres.dsn, autocommit=True) as database:
         database.execute("create table parts (id int primary key, name text)")
         database.execute("insert into parts values (1, 'nut')")
@@ -97,18 +97,22 @@ def test_a_connect_worker_runs_debezium(tmp_path, postgres, broker_address):
             assert [(c["name"], c["state"], c["tasks"]) for c in status["connectors"]] == [
                 ("parts", "RUNNING", ["RUNNING"])
             ]
-            assert finished("connect", "stop", *place).code == 0
             with connect(postgres.dsn, autocommit=True) as database:
                 database.execute("insert into parts values (2, 'bolt')")
-            assert finished(*start).code == 0  # the cluster has the connector and its offsets
             await_rows(log, [{"id": 1, "name": "nut"}, {"id": 2, "name": "bolt"}])
+        again = finished(*start, "--port", "1")
+        assert (again.code, again.out) == (0, f"{status['url']}\n")
+        other = finished("connect", "start", "--log", "kafka://127.0.0.1:1", *place)
+        assert "a worker runs in" in other.err
     finally:
-        finished("connect", "stop", *place)
+        ended = finished("connect", "stop", *place)
         with connect(postgres.dsn, autocommit=True) as database:
             database.execute(
                 "select pg_drop_replication_slot(slot_name) from pg_replication_slots "
                 "where slot_name = 'debezium_parts' and not active"
             )
+    assert ended.code == 0, ended.err
+    assert finished("connect", "status", *place).code == 1
 
 
 def await_rows(log, expected):

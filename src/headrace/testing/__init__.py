@@ -1,6 +1,7 @@
 """For tests: a driver that runs a topology in milliseconds, timelines, a real broker and registry, and checks."""
 
 from headrace.testing.broker import KafkaBroker as KafkaBroker
+from headrace.testing.connect_worker import ConnectWorker as ConnectWorker
 from headrace.testing.driver import TestInputTopic as TestInputTopic
 from headrace.testing.driver import TestOutputTopic as TestOutputTopic
 from headrace.testing.driver import TopologyTestDriver as TopologyTestDriver
