@@ -3,6 +3,8 @@
 Each case runs the first form over the first records, stops, and starts the second form, which goes on with the rest.
 """
 
+from dataclasses import replace
+
 import pytest
 
 from headrace import (
@@ -21,6 +23,7 @@ from headrace import (
 )  # fmt: skip
 from headrace.checkpoint.changes import ARCHIVE
 from headrace.checkpoint.coordinator import CommitHooks
+from headrace.checkpoint.copy import copy_checkpoint
 from headrace.checkpoint.steps import DELTA_WRITTEN, TAKEOVER
 from headrace.checkpoint.storage import open_storage
 from headrace.checkpoint.store_edits import prune_stores, remove_store, rename_store
@@ -32,7 +35,7 @@ from headrace.state.task_state import LOGGED, PREFIX, table_prefix, tables_of_st
 from headrace.state.values import encode_cell
 from tests.checkpoint.cluster import ME, Cluster, Ground, Killer, outputs, run_to_end
 from tests.checkpoint.memory_log import MemoryLog
-from tests.checkpoint.programs import TEXTS, Program
+from tests.checkpoint.programs import CONFIG, TEXTS, Program
 
 PARTITIONS = 2
 TOPICS = ("orders", "payments", "customers", "news")
@@ -337,3 +340,24 @@ def test_a_kill_leaves_the_old_or_the_new_form(moment, tmp_path):
     assert rows(again, again.graph.stores) == rows(expected, expected.graph.stores)
     again.close()
     expected.close()
+
+
+def test_a_copy_goes_on_beside_the_first_application(tmp_path):
+    """It begins in the middle, with rows in flight, and has the same state at the end."""
+    where = ground(tmp_path, "one")
+    feed(where.log, 0, 3, 6)
+    first = Cluster(where, program(), limit=2)
+    while not first.coordinator.ledger.carried:
+        assert first.run_batch()
+    second = Ground(log=where.log, storage=open_storage(tmp_path / "two"))
+    copy_checkpoint(where.storage, second.storage, "blue")
+    with pytest.raises(StreamsError, match="has a checkpoint already"):
+        copy_checkpoint(where.storage, second.storage, "blue")
+    first.run()
+    beside = Cluster(second, program(), config=replace(CONFIG, application_id="blue"), limit=2)
+    assert beside.run() > 0
+    stores = set(first.graph.stores)
+    assert rows(beside, stores) == rows(first, stores)
+    assert cells(beside) == cells(first)
+    for cluster in (first, beside):
+        cluster.close()

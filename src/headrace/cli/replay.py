@@ -7,7 +7,6 @@ its own. Its first manifest has the positions at which it begins and those at wh
 from __future__ import annotations
 
 from contextlib import closing
-from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -19,15 +18,12 @@ from headrace.checkpoint.storage import open_storage
 from headrace.cli.options import AsJson, Target, load_application
 from headrace.cli.output import CommandError, UsageError, print_json, print_note, stderr
 from headrace.cli.reset import parse_datetime, reset_checkpoint
-from headrace.cli.run import start_spark
+from headrace.cli.run import prefix_outputs, start_spark
 from headrace.clients.admin import offsets_at
-from headrace.config import parsing
 from headrace.log.open import open_log
 from headrace.log.protocol import Log
 from headrace.model.ids import TopicPartition
-from headrace.spark.job import absolute
 from headrace.spark.topics import topics_read
-from headrace.topology.graph import prefix_sinks
 from headrace.topology.nodes import Source
 
 
@@ -67,26 +63,8 @@ def replay(
 def make_replay(app: Application, prefix: str, checkpoint: str | None) -> Application:
     """Turn an application into its replay: another id, and a prefix before every topic that it writes."""
     name = f"{prefix}{app.application_id}"
-    try:
-        parsing.application_id(name)
-    except ValueError as error:
-        raise UsageError(f"--into {prefix!r}: {error}") from None
-    config, setup = app.setup.config, app.setup
-    dead_letters = config.errors_dead_letter_queue_topic_name
-    config = replace(
-        config,
-        application_id=name,
-        errors_dead_letter_queue_topic_name=None if dead_letters is None else prefix + dead_letters,
-    )
-    app.application_id = name
+    app = prefix_outputs(app, name, prefix, checkpoint or f"{name}-checkpoint", flag="--into")
     app.topology.sources = ()  # the live application reads other systems into the log
-    app.setup = replace(
-        setup,
-        application_id=name,
-        graph=prefix_sinks(setup.graph, prefix),
-        config=config,
-        checkpoint=absolute(checkpoint or f"{name}-checkpoint"),
-    )
     return app
 
 

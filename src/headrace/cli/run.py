@@ -19,7 +19,10 @@ from typing import Annotated, Any
 import typer
 
 from headrace.app import Application
-from headrace.cli.options import Target, load_application
+from headrace.checkpoint.copy import copy_checkpoint
+from headrace.checkpoint.ledger import manifest_numbers
+from headrace.checkpoint.storage import open_storage
+from headrace.cli.options import Target, load_application, open_checkpoint
 from headrace.cli.output import CommandError, UsageError, print_note, stderr
 from headrace.cli.web_server import (
     DEFAULT_URL,
@@ -32,6 +35,7 @@ from headrace.cli.web_server import (
     takes_server,
 )
 from headrace.clients import Admin, Producer
+from headrace.config import parsing
 from headrace.config.parsing import Trigger
 from headrace.dsl.builder import StreamsBuilder
 from headrace.errors import AlreadyRunningError, StreamsError
@@ -41,6 +45,8 @@ from headrace.query.standby import read_report, wait_for_takeover
 from headrace.query.status import ApplicationReport, RunningApplication, SampledRecord
 from headrace.serde.primitives import STRING
 from headrace.spark.application_state import State, ended_by_signals
+from headrace.spark.job import absolute
+from headrace.topology.graph import prefix_sinks
 from headrace.web.dashboard_json import ApplicationView
 from headrace.web.server import Server
 
@@ -66,6 +72,15 @@ def run(
         list[str] | None,
         typer.Option("--set", help="key=value, which overrides the file. Only with a Topology."),
     ] = None,
+    from_checkpoint: Annotated[
+        str | None,
+        typer.Option(
+            help="Begin with a copy of this application's state, beside it. Needs --application-id, a prefix."
+        ),
+    ] = None,
+    output_prefix: Annotated[
+        str | None, typer.Option(help="With --from-checkpoint: the prefix of the topics that it writes.")
+    ] = None,
     web: Annotated[bool, typer.Option("--web", help="Serve the dashboard and the stores while it runs.")] = False,
     verbose: Annotated[bool, typer.Option("--verbose", help="Show Spark's messages while it starts.")] = False,
     *,
@@ -82,7 +97,12 @@ def run(
         "--config": config,
         "--set": settings,
     }
-    app = load_application(target, options, ignored={"--log"})  # HEADRACE_LOG may be set for other commands
+    ignored = {"--log"}  # HEADRACE_LOG may be set for other commands
+    if from_checkpoint is not None:
+        ignored |= {"--application-id", "--checkpoint"}
+    app = load_application(target, options, ignored=ignored)
+    if from_checkpoint is not None or output_prefix is not None:
+        app = begin_copy(app, application_id, from_checkpoint, output_prefix, checkpoint)
     if trigger is not None:
         app.setup = replace(app.setup, config=replace(app.setup.config, processing_trigger=trigger))
     start_spark(app, master, verbose=verbose)
@@ -98,6 +118,50 @@ def run(
             warm_up(app)
     (run_standby if standby else _run)(app, serve)
     print_note(f"{app.application_id} has stopped.")
+
+
+def begin_copy(
+    app: Application, name: str | None, source: str | None, prefix: str | None, checkpoint: str | None
+) -> Application:
+    """Turn an application into a second one beside it, which begins with a copy of the first one's checkpoint."""
+    if name is None or source is None or not prefix:
+        raise UsageError("--from-checkpoint, --output-prefix and --application-id belong together: give all of them")
+    app = prefix_outputs(app, name, prefix, checkpoint or f"{name}-checkpoint", flag="--application-id")
+    target = open_storage(app.setup.checkpoint)
+    if manifest_numbers(target):
+        return app  # it was copied at an earlier start
+    with stderr().status(f"Copying the state for {name} …") as status:
+
+        def show(done: int, tasks: int) -> None:
+            status.update(f"Copying the state for {name}: {done} of {tasks} tasks")
+
+        copy_checkpoint(open_checkpoint(source), target, name, prefix=prefix, on_task=show)
+    print_note(f"{name} begins with a copy of {source}. What it writes goes to topics that begin with {prefix}")
+    return app
+
+
+def prefix_outputs(app: Application, name: str, prefix: str, checkpoint: str, *, flag: str) -> Application:
+    """Give an application another id and checkpoint, and a prefix before every topic that it writes."""
+    try:
+        parsing.application_id(name)
+    except ValueError as error:
+        raise UsageError(f"{flag} {prefix!r}: {error}" if flag == "--into" else f"{flag}: {error}") from None
+    setup, config = app.setup, app.setup.config
+    dead_letters = config.errors_dead_letter_queue_topic_name
+    config = replace(
+        config,
+        application_id=name,
+        errors_dead_letter_queue_topic_name=None if dead_letters is None else prefix + dead_letters,
+    )
+    app.application_id = name
+    app.setup = replace(
+        setup,
+        application_id=name,
+        graph=prefix_sinks(setup.graph, prefix),
+        config=config,
+        checkpoint=absolute(checkpoint),
+    )
+    return app
 
 
 def _print_stop(application_id: str, state: State, before: State) -> None:
