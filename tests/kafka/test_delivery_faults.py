@@ -93,11 +93,14 @@ def check(log: KafkaLog, name: str, batches: int) -> None:
 
 
 # --------------------------------------------------------------------------------------------------------- brokers
-def test_a_broker_that_dies_between_deliveries_changes_nothing(broker: KafkaBroker, log: KafkaLog, case: str):
+@pytest.mark.parametrize("is_clean", [True, False])
+def test_a_broker_that_restarts_at_once_between_deliveries_changes_nothing(
+    broker: KafkaBroker, log: KafkaLog, case: str, is_clean: bool
+):
     for number in range(4):
         stubbornly(log, case, number)
         if number == 1:
-            broker.restart()
+            broker.restart(at_once=True, clean=is_clean)
     check(log, case, 4)
 
 

@@ -23,6 +23,7 @@ import uuid
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Literal, NamedTuple
 
 from headrace.errors import StreamsError
 from headrace.log.base import Closeable
@@ -42,6 +43,12 @@ _DEPENDENCIES = """\
 """
 _DEPENDENCY = '<dependency org="{}" name="{}" rev="{}" conf="default->default"/>'
 _LOGGER = ("org.apache.logging.log4j", "log4j-slf4j-impl", "2.25.4")
+_OLD_LOGGER = ("org.slf4j", "slf4j-reload4j", "1.7.36")  # of Kafka before 4
+
+
+def _is_new(version: str) -> bool:
+    """Whether a Kafka writes its log by log4j 2; those before 4 have log4j 1."""
+    return int(version.partition(".")[0]) >= 4
 
 
 def cache_directory() -> Path:
@@ -49,13 +56,14 @@ def cache_directory() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "headrace"
 
 
-def kafka_jars(java: str, cache: Path | None = None, module: str = BROKER) -> Path:
+def kafka_jars(java: str, cache: Path | None = None, module: str = BROKER, version: str = VERSION) -> Path:
     """The folder of a broker's jars; they are fetched if they are not there, by one process at a time.
 
     The module STREAMS is Kafka Streams, for tests beside it.
     """
-    name = f"{module.partition('_')[0]}-{VERSION}"
-    return fetch_jars(java, name, [("org.apache.kafka", module, VERSION), _LOGGER], _JARS[module], cache)
+    name = f"{module.partition('_')[0]}-{version}"
+    logger = _LOGGER if _is_new(version) else _OLD_LOGGER
+    return fetch_jars(java, name, [("org.apache.kafka", module, version), logger], _JARS[module], cache)
 
 
 def fetch_jars(
@@ -128,6 +136,7 @@ def _ivy() -> Path:
 
 _PASSWORD = "headrace"  # noqa: S105 - of a certificate that is made for a test
 _PLAIN = "org.apache.kafka.common.security.plain.PlainLoginModule"
+_SCRAM = "org.apache.kafka.common.security.scram.ScramLoginModule"
 
 
 class SecureListener:
@@ -159,7 +168,8 @@ class SecureListener:
             "advertised.listeners": f"PLAINTEXT://127.0.0.1:{plain},USERS://127.0.0.1:{self.port}",
             "listener.security.protocol.map": "CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT,USERS:SASL_SSL",
             "inter.broker.listener.name": "PLAINTEXT",
-            "listener.name.users.sasl.enabled.mechanisms": "PLAIN",
+            "listener.name.users.sasl.enabled.mechanisms": "PLAIN,SCRAM-SHA-512",
+            "listener.name.users.scram-sha-512.sasl.jaas.config": f"{_SCRAM} required;",
             "listener.name.users.plain.sasl.jaas.config": f"{_PLAIN} required {known};",
             "listener.name.users.ssl.keystore.location": str(self._store),
             "listener.name.users.ssl.keystore.type": "PKCS12",
@@ -168,10 +178,15 @@ class SecureListener:
             "super.users": "User:ANONYMOUS",
         }
 
-    def client_settings(self, user: str) -> dict[str, str]:
+    def format_options(self) -> list[str]:
+        """The users for SCRAM, as options of the command that formats a broker's storage."""
+        users = [f"SCRAM-SHA-512=[name={name},password={password}]" for name, password in self._users.items()]
+        return [word for user in users for word in ("--add-scram", user)]
+
+    def client_settings(self, user: str, mechanism: str) -> dict[str, str]:
         return {
             "security.protocol": "SASL_SSL",
-            "sasl.mechanism": "PLAIN",
+            "sasl.mechanism": mechanism,
             "sasl.username": user,
             "sasl.password": self._users[user],
             "ssl.ca.location": str(self._certificate),
@@ -209,6 +224,16 @@ group.min.session.timeout.ms=100
 log.retention.ms=-1
 log.message.timestamp.after.max.ms=9223372036854775807
 """
+# Of a member of a cluster.
+_REPLICATED = """\
+default.replication.factor={brokers}
+min.insync.replicas={least}
+offsets.topic.replication.factor={brokers}
+transaction.state.log.replication.factor={brokers}
+transaction.state.log.min.isr={least}
+share.coordinator.state.topic.replication.factor={brokers}
+share.coordinator.state.topic.min.isr={least}
+"""
 # For the controller alone.
 _WITHOUT_BROKER = """\
 process.roles=controller
@@ -217,6 +242,12 @@ broker.session.timeout.ms=100
 """
 _ACTIVE, _GONE = "Performing controller activation", "because its session has timed out"
 _NOTICED = 2.0  # seconds after which a controller must have noticed that, unless it knew it before
+_OLD_LOGGING = """\
+log4j.rootLogger={level}, stdout
+log4j.appender.stdout=org.apache.log4j.ConsoleAppender
+log4j.appender.stdout.layout=org.apache.log4j.PatternLayout
+log4j.appender.stdout.layout.ConversionPattern=%d %p %m (%c)%n
+"""
 _LOGGING = """\
 rootLogger.level = {level}
 rootLogger.appenderRefs = stdout
@@ -233,7 +264,7 @@ class KafkaBroker(Closeable):
 
     `address` is what `open_log` and `Application(log=...)` take, `bootstrap` what Kafka's own clients take. The jars
     are fetched once. For tests of faults there are `kill`, `restart`, `pause`, `resume`. `settings` are the broker's,
-    `java_options` those of its JVM: without them it is one that starts fast and takes little.
+    `java_options` those of its JVM: without them it is one that starts fast and takes little. `version` is Kafka's.
 
     With `users`, passwords by name, it has a second address for them, with TLS and SASL, where they may do what ACLs
     allow: `secured`, and what clients need there: `settings_of("ada")`. The first address is for whoever makes ACLs.
@@ -247,19 +278,24 @@ class KafkaBroker(Closeable):
         java_options: Sequence[str] = _JVM,
         users: dict[str, str] | None = None,
         port: int = 0,
+        version: str = VERSION,
+        member: Member | None = None,
     ) -> None:
         java = find_java("a Kafka broker")
+        self._version, self._member = version, member
         self._is_own_directory = directory is None
         self.directory = Path(tempfile.mkdtemp(prefix="headrace-broker-") if directory is None else directory)
-        self.port, self._controller = port or free_port(), free_port()
-        self._command = [java, *java_options, "-cp", f"{kafka_jars(java)}/*"]
+        self.port = port or free_port()
+        self._controller = free_port() if member is None else member.controllers[member.node]
+        self._command = [java, *java_options, "-cp", f"{kafka_jars(java, version=version)}/*"]
         self._process: subprocess.Popen[bytes] | None = None
         self.directory.mkdir(parents=True, exist_ok=True)
         self._door = SecureListener(self.directory, java, free_port(), users) if users else None
         self._set_up(
             {**(self._door.broker_settings(self.port, self._controller) if self._door else {}), **(settings or {})}
         )
-        self._start()
+        if member is None:
+            self._start()
 
     @property
     def bootstrap(self) -> str:
@@ -274,9 +310,9 @@ class KafkaBroker(Closeable):
         """The address for users."""
         return f"kafka://127.0.0.1:{self._guarded.port}"
 
-    def settings_of(self, user: str) -> dict[str, str]:
+    def settings_of(self, user: str, mechanism: Literal["PLAIN", "SCRAM-SHA-512"] = "PLAIN") -> dict[str, str]:
         """What the clients of a user need: to be given to `Application(config=...)` or `open_log`."""
-        return self._guarded.client_settings(user)
+        return self._guarded.client_settings(user, mechanism)
 
     @property
     def _guarded(self) -> SecureListener:
@@ -301,11 +337,19 @@ class KafkaBroker(Closeable):
         process.wait()
         self._process = None
 
-    def restart(self) -> None:
-        """Starts it again on what is in its directory, after a crash if it still runs."""
+    def restart(self, *, at_once: bool = False, clean: bool = False) -> None:
+        """Starts it again on what is in its directory, after a crash if it still runs.
+
+        With `clean` it is asked to end. With `at_once` it starts before its cluster has noticed that it was away.
+        """
+        if self._process is not None and clean:
+            self._process.terminate()
+            self._process.wait()
+            self._process = None
         if self._process is not None:
             self.kill()
-        self._bury()
+        if not at_once and self._member is None:
+            self._bury()
         self._start()
 
     def pause(self) -> None:
@@ -330,14 +374,19 @@ class KafkaBroker(Closeable):
 
     def _set_up(self, settings: dict[str, str]) -> None:
         fixed = _SETTINGS.format(port=self.port, controller=self._controller, data=self.directory / "data")
+        if self._member is not None:
+            fixed += self._member.settings
         lines = [f"{name}={value}\n" for name, value in settings.items()]
         self._properties.write_text(fixed + "".join(lines), encoding="utf-8")
         if (self.directory / "data" / "meta.properties").is_file():
             self._bury()
         else:
-            cluster = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
+            cluster = _new_cluster() if self._member is None else self._member.cluster
             # One in 64 begins with a dash, which is no option.
-            self._run("kafka.tools.StorageTool", "format", f"--cluster-id={cluster}", "-c", str(self._properties))
+            users = [] if self._door is None else self._door.format_options()
+            self._run(
+                "kafka.tools.StorageTool", "format", f"--cluster-id={cluster}", "-c", str(self._properties), *users
+            )
 
     @property
     def _properties(self) -> Path:
@@ -373,7 +422,16 @@ class KafkaBroker(Closeable):
         controller.wait()
 
     def _start(self) -> None:
+        self.launch()
+        self.await_start()
+
+    def launch(self) -> None:
+        """Starts the process; `await_start` waits until it answers."""
         self._process = self._launched(self._properties, "WARN", self.output)
+
+    def await_start(self) -> None:
+        """Waits until the process, which was launched, answers."""
+        assert self._process is not None  # noqa: S101
         try:
             self._await(self._process, lambda: _answers(self.port), self.output)
         except StreamsError:
@@ -381,9 +439,14 @@ class KafkaBroker(Closeable):
             raise
 
     def _launched(self, properties: Path, level: str, said: Path) -> subprocess.Popen[bytes]:
-        logging = self.directory / f"log4j2-{level}.properties"
-        logging.write_text(_LOGGING.format(level=level), encoding="utf-8")
-        arguments = [*self._command, f"-Dlog4j2.configurationFile={logging}", "kafka.Kafka", str(properties)]
+        logging = self.directory / f"logging-{level}.properties"
+        text, option = (
+            (_LOGGING, "log4j2.configurationFile=")
+            if _is_new(self._version)
+            else (_OLD_LOGGING, "log4j.configuration=file:")
+        )
+        logging.write_text(text.format(level=level), encoding="utf-8")
+        arguments = [*self._command, f"-D{option}{logging}", "kafka.Kafka", str(properties)]
         with said.open("ab") as output:
             # A session of its own: Ctrl-C is for the tests, which then end it.
             return subprocess.Popen(  # noqa: S603
@@ -400,6 +463,58 @@ class KafkaBroker(Closeable):
                 process.wait()
                 raise _failure(f"did not answer within {_START_TIMEOUT:g} seconds", said)
             time.sleep(0.05)
+
+
+class Member(NamedTuple):
+    """What a broker has to know of the cluster that it is a member of."""
+
+    cluster: str
+    node: int
+    controllers: Mapping[int, int]  # ports, by node
+
+    @property
+    def settings(self) -> str:
+        voters = ",".join(f"{node}@127.0.0.1:{port}" for node, port in self.controllers.items())
+        count = len(self.controllers)
+        own = f"node.id={self.node}\ncontroller.quorum.voters={voters}\n"
+        return own + _REPLICATED.format(brokers=count, least=count // 2 + 1)
+
+
+class KafkaCluster(Closeable):
+    """Several brokers, all of which have a replica of every partition: `with KafkaCluster() as cluster:`.
+
+    `nodes` are the brokers, by id. Topics take writes as long as most of them run.
+    """
+
+    def __init__(self, brokers: int = 3, settings: dict[str, str] | None = None) -> None:
+        self.directory = Path(tempfile.mkdtemp(prefix="headrace-cluster-"))
+        ports, cluster = {node: free_port() for node in range(1, brokers + 1)}, _new_cluster()
+        self.nodes = {
+            node: KafkaBroker(self.directory / str(node), settings, member=Member(cluster, node, ports))
+            for node in ports
+        }
+        try:
+            for node in self.nodes.values():
+                node.launch()  # the first one answers when most of them run
+            for node in self.nodes.values():
+                node.await_start()
+        except BaseException:
+            self.close()
+            raise
+
+    @property
+    def address(self) -> str:
+        return "kafka://" + ",".join(node.bootstrap for node in self.nodes.values())
+
+    def close(self) -> None:
+        """Ends all brokers and forgets what they stored."""
+        for node in self.nodes.values():
+            node.close()
+        shutil.rmtree(self.directory, ignore_errors=True)
+
+
+def _new_cluster() -> str:
+    return base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
 
 
 def _failure(what: str, said: Path) -> StreamsError:

@@ -15,6 +15,7 @@ nothing can be committed after it was read.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping, Sequence
 
 from headrace.errors import LogBusyError, ProducerFencedError, StreamsError
@@ -37,7 +38,9 @@ from headrace.log.protocol import Item, Share
 from headrace.log.validation import is_next_batch
 from headrace.model.ids import TopicPartition
 
+HANGING = 10.0  # seconds after which a committed transaction that is not visible hangs
 _TOPICS_AGE = 1.0  # seconds for which a topic that was delivered to need not be described again
+_LOGGER = logging.getLogger("headrace.log.kafka")
 _PARALLEL = 8  # producers of shares that are fenced at the same time
 
 
@@ -139,8 +142,11 @@ class BatchDelivery:
         return is_new, lambda: self._wait_until_visible(application, last, ends)
 
     def _wait_until_visible(self, application: str, last: int, ends: Mapping[TopicPartition, int]) -> None:
+        at = marker_partition(application)
         try:
-            self._markers.wait_until_visible(ends, marker_partition(application))
+            if not self._markers.wait_until_visible(ends, at, HANGING):
+                self._end_hanging(application)
+                self._markers.wait_until_visible(ends, at)
         except OutcomeUnknownError:
             # New producers end the transaction that hangs, and the marker tells how.
             self._drop(application)
@@ -148,6 +154,20 @@ class BatchDelivery:
                 owned = self._retry(application, last, lambda: self._own(application, BATCH_SIZE))
             if owned.marker.last < last:
                 raise
+
+    def _end_hanging(self, application: str) -> None:
+        """Ends committed transactions that a broker, which restarted at that moment, takes for ended in the partition.
+
+        The end of the next transaction of the same producer ends it there, too. So both producers commit one. All that
+        they have sent before was committed, or this process would have replaced them.
+        """
+        with self._lock:
+            owned = self._owned.get(application)
+            if owned is None:
+                return
+            _LOGGER.warning("A committed delivery of %s is not visible: its transaction is ended again", application)
+            for _ in owned.producers:
+                owned.commit([], owner_barrier(application, owned.name))
 
     def _retry(self, application: str, number: int | None, attempt: Callable[[], Result]) -> Result:
         what = f"batch {number} of {application}"

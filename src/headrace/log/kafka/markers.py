@@ -155,17 +155,22 @@ class MarkerTopics:
             self._threads.sleep(_PAUSE)
         return True
 
-    def wait_until_visible(self, ends: Mapping[TopicPartition, int], own: TopicPartition | None) -> None:
+    def wait_until_visible(
+        self, ends: Mapping[TopicPartition, int], own: TopicPartition | None, patience: float | None = None
+    ) -> bool:
         """Waits until readers see what was committed: the cluster confirms a commit a little before that.
 
         `own` is the partition of the markers. Only this application writes there, so it must become visible. Elsewhere
-        the open transaction of another application can hide our records for any time, which is not waited for.
+        the open transaction of another application can hide our records for any time, which is not waited for. Returns
+        False if the markers are not visible after `patience` seconds.
         """
         began, hidden = self._threads.seconds(), ends.keys()
         while hidden := {at for at, end in self._reader.ends(list(hidden)).items() if end <= ends[at]}:
             waited = self._threads.seconds() - began
             if own not in hidden and (hidden <= self._hidden or waited > FOREIGN_TRANSACTION):
                 break
+            if patience is not None and waited > patience:
+                return False
             if waited > self._timeout:
                 raise hanging_transaction(own)
             self._threads.sleep(_PAUSE)
@@ -173,10 +178,12 @@ class MarkerTopics:
             names = ", ".join(map(str, sorted(new)))
             _LOGGER.warning("Records delivered to %s are not visible yet: another transaction is open there", names)
         self._hidden = (self._hidden - ends.keys()) | hidden
+        return True
 
 
 def hanging_transaction(at: TopicPartition | None) -> OutcomeUnknownError:
     return OutcomeUnknownError(
-        f"{at} does not show what was committed: the transaction hangs in the cluster, and "
-        "`kafka-transactions.sh find-hanging` says where"
+        f"{at} does not show what was committed: a transaction hangs in the cluster. `kafka-transactions.sh "
+        "find-hanging` finds it, and `kafka-transactions.sh abort` ends it. Then start the application again: it "
+        "delivers what is missing"
     )
