@@ -5,6 +5,9 @@ from collections.abc import Iterator
 import pytest
 
 from tests.connect.servers import MariaDbServer, MosquittoServer, PostgresServer, RedisServer
+from tests.kafka.fixtures import broker_address
+
+__all__ = ["broker_address"]
 
 
 @pytest.fixture(scope="session")

@@ -98,7 +98,7 @@ def _render(view: ApplicationView) -> Group:
     if slots:
         moved = f"{status['moves']} tasks have moved to another slot since the start."
         parts += [Text(""), make_table(slots, [*slots[0]]), Text(moved)]
-    for rows in (status["sources"], rates, dropped):
+    for rows in (status["sources"], status["sinks"], rates, dropped):
         if rows:
             parts += [Text(""), make_table(rows, [*rows[0]])]
     return Group(*parts)

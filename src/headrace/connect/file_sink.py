@@ -24,10 +24,10 @@ from obstore.exceptions import AlreadyExistsError, BaseError
 
 from headrace.checkpoint.files import format_number
 from headrace.checkpoint.steps import step
-from headrace.connect.parquet import EXTENSIONS, Format, arrow_schema, arrow_table, encode_file, rejections
+from headrace.connect.parquet import EXTENSIONS, Format, arrow_schema, encode_rows
 from headrace.connect.postgres_sink import make_rows
-from headrace.connect.sink import TOKEN, Row, RowMaker, as_names, find_rejected
-from headrace.errors import ConfigError, RecordsRejectedError, SinkUnavailableError
+from headrace.connect.sink import TOKEN, Row, RowMaker, as_names
+from headrace.errors import ConfigError, SinkUnavailableError
 from headrace.model.sink import Sink, SinkBatch, SinkContext, SinkWriter
 
 MANIFESTS = "_headrace/"
@@ -91,7 +91,7 @@ class FileWriter(SinkWriter):
         for part in batch.parts:
             for folder, rows in self._group(SinkBatch(batch.number, (part,))).items():
                 name = f"{self._name(batch.number)}-{part.name}.{EXTENSIONS[self._sink.format]}"
-                files[folder + name] = self._encode(rows), len(rows)
+                files[folder + name] = encode_rows(rows, self._schema, self._sink.label, self._sink.format), len(rows)
         for name, (data, _) in files.items():
             self._put(name, data)
         return [[name, rows, len(data)] for name, (data, rows) in files.items()]
@@ -111,18 +111,6 @@ class FileWriter(SinkWriter):
         for row in make_rows(self._rows, batch, "append"):
             found.setdefault(self._folder_of(row), []).append(row)
         return found
-
-    def _encode(self, rows: Sequence[Row]) -> bytes:
-        try:
-            return encode_file(arrow_table([row.columns for row in rows], self._schema), self._sink.format)
-        except rejections() as error:
-            found = find_rejected(rows, self._try, rejections())
-            raise RecordsRejectedError(
-                f"a record does not fit the schema of {self._sink.label}: {error}", found
-            ) from error
-
-    def _try(self, rows: Sequence[Row]) -> None:
-        arrow_table([row.columns for row in rows], self._schema)
 
     def _put(self, name: str, data: bytes, *, once: bool = False) -> None:
         try:

@@ -14,8 +14,8 @@ import pyarrow as pa  # pyright: ignore[reportMissingTypeStubs]
 import pyarrow.csv as pa_csv  # pyright: ignore[reportMissingTypeStubs]
 import pyarrow.parquet as pa_parquet  # pyright: ignore[reportMissingTypeStubs]
 
-from headrace.connect.sink import columns_of, without_none
-from headrace.errors import ConfigError
+from headrace.connect.sink import Row, columns_of, find_rejected, without_none
+from headrace.errors import ConfigError, RecordsRejectedError
 
 _arrow: Any = pa  # it has no types
 _csv: Any = pa_csv
@@ -101,6 +101,19 @@ def encode_file(table: Any, kind: Format) -> bytes:
 
 def read_parquet(data: bytes) -> Any:
     return _parquet.read_table(io.BytesIO(data))
+
+
+def encode_rows(rows: Sequence[Row], schema: Any | None, target: str, kind: Format = "parquet") -> bytes:
+    """Makes a file of rows. Rows that do not fit the schema are rejected, with `target` in the message."""
+
+    def attempt(some: Sequence[Row]) -> None:
+        arrow_table([row.columns for row in some], schema)
+
+    try:
+        return encode_file(arrow_table([row.columns for row in rows], schema), kind)
+    except rejections() as error:
+        found = find_rejected(rows, attempt, rejections())
+        raise RecordsRejectedError(f"a record does not fit the schema of {target}: {error}", found) from error
 
 
 def rejections() -> tuple[type[Exception], ...]:

@@ -57,12 +57,13 @@ def encode_slots(slots: Sequence[SlotReport], moves: int) -> dict[str, Any]:
 
 
 def decode_slots(description: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the slots, the moves and the sources as fields of an `ApplicationReport`."""
+    """Returns the slots, the moves, the sources and the sinks as fields of an `ApplicationReport`."""
     slots = [SlotReport(**slot) for slot in description.get("slots", ())]
     return {
         "slots": tuple(slot._replace(tasks=tuple(slot.tasks)) for slot in slots),
         "moves": description.get("moves", 0),
         "sources": tuple(SourceReport(**source) for source in description.get("sources", ())),
+        "sinks": tuple(SinkReport(**sink) for sink in description.get("sinks", ())),
     }
 
 
@@ -142,6 +143,7 @@ class Status:
     slots: Sequence[Mapping[str, Any]] = ()  # the fields of `SlotReport`
     moves: int = 0  # of tasks to other slots, since the application was started
     sources: Sequence[Mapping[str, Any]] = ()  # the fields of `SourceReport`
+    sinks: Sequence[Mapping[str, Any]] = ()  # the fields of `SinkReport`
     error: str | None = None
 
 
@@ -172,6 +174,7 @@ def build_status(follower: Follower, report: ApplicationReport, now: int) -> Sta
         state_bytes=sum(snapshot.sizes.values()),
         **encode_slots(report.slots, report.moves),
         sources=[source._asdict() for source in report.sources],
+        sinks=[sink._asdict() for sink in report.sinks],
         error=report.error or fresh.error,
     )
 
@@ -191,6 +194,8 @@ def _judge(  # noqa: PLR0911 - a list of cases, the most urgent first
         return True, "Not running."
     if report.state == "UNKNOWN":
         return False, "Silent: the last heartbeat is older than the lease. The application was killed, or cannot write."
+    if lost := [f"{sink.name} ({sink.waiting} batches wait)" for sink in report.sinks if sink.is_away]:
+        return False, f"Waiting for {', '.join(lost)}: the target of the sink fails and is asked again."
     if away := [source.name for source in report.sources if source.state == "RETRYING"]:
         return False, f"Waiting for {', '.join(away)}: the source fails and is tried again."
     if behind and not rate:

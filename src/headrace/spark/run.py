@@ -110,9 +110,9 @@ class Run:
             if job.tasks and setup.config.processing_trigger == "real-time":
                 self._engine = RealTimeEngine(context, self.job, self.coordinator, stats, paused=paused)
                 describe_slots = self._engine.describe_slots
-                self.coordinator.describe_owner(lambda: {**describe_slots(), **describe()})
+                self.coordinator.describe_owner(lambda: {**describe_slots(), **self._describe_sinks(), **describe()})
             elif job.tasks:
-                self.coordinator.describe_owner(describe)
+                self.coordinator.describe_owner(lambda: {**self._describe_sinks(), **describe()})
                 session = setup.spark or session_of(context)
                 self._engine = MicroBatchQuery(session, self.job, self.coordinator, stats, paused=paused)
         except BaseException:
@@ -225,6 +225,10 @@ class Run:
     def _write_in_slots(self, sink: str, number: int, parts: Sequence[str]) -> Sequence[Written] | None:
         """Has slots write the parts of a batch for a sink; None if none is running yet."""
         return None if self._engine is None else self._engine.shares.write_sink(sink, number, parts)
+
+    def _describe_sinks(self) -> dict[str, Any]:
+        """What `headrace status` shows of the sinks."""
+        return {"sinks": [report._asdict() for report in self.coordinator.sinks.reports()]}
 
     def _session(self) -> Any:
         return self._setup.spark or session_of(self._starting.result())

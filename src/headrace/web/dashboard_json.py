@@ -118,6 +118,7 @@ class ApplicationView:
             "interval_ms": self.follower.history.interval(),
             **encode_slots(report.slots, report.moves),
             "sources": [source._asdict() for source in report.sources],
+            "sinks": [sink._asdict() for sink in report.sinks],
         }
 
 

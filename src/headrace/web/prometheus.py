@@ -52,6 +52,7 @@ class ViewCollector:
             return
         yield from _batch_metrics(self._view, snapshot, report)
         yield from _slot_metrics(report)
+        yield from _sink_metrics(report)
         yield from _record_metrics(snapshot, report)
         yield from _store_metrics(snapshot, report)
         yield from _time_metrics(snapshot, report)
@@ -104,6 +105,20 @@ def _slot_metrics(report: ApplicationReport) -> Iterable[Metric]:
             lag.add_metric([str(slot.slot), task], behind)
     yield from (tasks, standbys, lag)
     yield CounterMetricFamily("headrace_task_moves", "Tasks that were given to another slot", report.moves)
+
+
+def _sink_metrics(report: ApplicationReport) -> Iterable[Metric]:
+    labels = {sink.name: sink for sink in report.sinks}
+    waiting = {name: sink.waiting for name, sink in labels.items()}
+    yield _gauge("headrace_sink_waiting_batches", "Batches that a sink lacks", "sink", waiting)
+    away = {name: int(sink.is_away) for name, sink in labels.items()}
+    yield _gauge("headrace_sink_away", "1 while the target of a sink does not take batches", "sink", away)
+    records = CounterMetricFamily("headrace_sink_records", "Records that a sink has taken", labels=["sink"])
+    rejected = CounterMetricFamily("headrace_sink_rejected_records", "Records that a sink rejected", labels=["sink"])
+    for name, sink in labels.items():
+        records.add_metric([name], sink.records)
+        rejected.add_metric([name], sink.rejected)
+    yield from (records, rejected)
 
 
 def _record_metrics(snapshot: Snapshot, report: ApplicationReport) -> Iterable[Metric]:

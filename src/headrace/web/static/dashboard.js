@@ -136,6 +136,7 @@ const showDurability = (told) => {
     "between batches": told.interval_ms === null ? "–" : `${number(told.interval_ms)} ms`,
     ...Object.fromEntries(told.slots.map((slot) => [`slot ${slot.slot}`, `${slot.host}, process ${slot.process}: ${slot.tasks.join(" ") || "no tasks"}${standbys(slot)}`])),
     ...Object.fromEntries(told.sources.map((source) => [`source ${source.name}`, `${source.state}, ${number(source.records)} records into ${source.topic}${source.lag === null ? "" : `, ${number(source.lag)} behind`}${source.error === null ? "" : `: ${source.error}`}`])),
+    ...Object.fromEntries(told.sinks.map((sink) => [`sink ${sink.name}`, `${sink.guarantee}, ${number(sink.records)} records, batch ${sink.delivered}${sink.waiting ? `, ${sink.waiting} batches wait` : ""}${sink.rejected ? `, ${number(sink.rejected)} records rejected` : ""}${sink.error === null ? "" : `: ${sink.error}`}`])),
     ...(told.slots.length ? { "tasks moved": number(told.moves) } : {}),
   };
   $("durability").replaceChildren(
