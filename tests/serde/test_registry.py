@@ -79,6 +79,14 @@ def test_produce_and_consume(registry, tmp_path):
     printed = headrace("consume", *log, *value, "--from-beginning", "--max-messages", "2", "--timeout-ms", "5000")
     assert printed == '{"product":"pen","count":2}\n{"product":"ink","count":3}\n'
 
+    headrace("topics", "create", "--topic", "carts", *log)
+    kind = protobuf_class("Cart")
+    with Producer(log[1], value=serde.protobuf(kind), config={"schema.registry.url": registry}) as producer:
+        producer.send("carts", b"k", kind(line={"product": "pen"}))
+    value = ("--topic", "carts", "--value-format", "protobuf", *url)
+    printed = headrace("consume", *log, *value, "--from-beginning", "--max-messages", "1", "--timeout-ms", "5000")
+    assert printed == '{"line":{"product":"pen"}}\n'
+
 
 @dataclass(frozen=True)
 class Total:

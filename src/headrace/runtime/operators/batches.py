@@ -130,30 +130,32 @@ def map_values_async(node: MapValuesAsync, env: Env, failures: Failures, emit: E
     lookup = _Lookup(node)
     cached = _Cache(node.cache_entries, node.cache_ms)
 
-    def argument(key: Any, value: Any) -> Any:
-        """What is looked up: (key, value), or what `on` has chosen."""
+    def choose(key: Any, value: Any) -> Any:
+        """What is looked up: (key, value), or what `on` selects."""
         return (key, value) if select is None else select(key, value)
 
     def apply(held: Sequence[Held]) -> list[Any]:
-        arguments = [_attempt(argument, record[3], record[4]) for record in held]
-        places = [_hashable(argument, place) for place, argument in enumerate(arguments)]
-        outcomes = {place: argument for place, argument in zip(places, arguments, strict=True) if _is_failed(argument)}
+        arguments = [_attempt(choose, record[3], record[4]) for record in held]
+        ids = [_identify(argument, place) for place, argument in enumerate(arguments)]
+        outcomes: dict[Any, Any] = {}
         wanted: dict[Any, Any] = {}
-        for place, argument_ in zip(places, arguments, strict=True):
-            found = cached.get(place, here.clock)
-            if found is not _MISSING:
-                outcomes[place] = found
-            elif place not in outcomes:
-                wanted[place] = argument_
-        for place, outcome in zip(wanted, lookup.run(list(wanted.values())), strict=True):
-            outcomes[place] = outcome
+        for identity, argument in zip(ids, arguments, strict=True):
+            if isinstance(argument, Failed):
+                outcomes[identity] = argument
+            elif (found := cached.get(identity, here.clock)) is not _MISSING:
+                outcomes[identity] = found
+            else:
+                wanted[identity] = argument
+        for identity, outcome in zip(wanted, lookup.run(list(wanted.values())), strict=True):
+            outcomes[identity] = outcome
             if not isinstance(outcome, Failed):
-                cached.put(place, outcome, here.clock)
-        found = (outcomes[place] for place in places)
-        return [
-            outcome if join is None or isinstance(outcome, Failed) else _attempt(join, record[3], record[4], outcome)
-            for record, outcome in zip(held, found, strict=True)
-        ]
+                cached.put(identity, outcome, here.clock)
+        return [finish(record, outcomes[identity]) for record, identity in zip(held, ids, strict=True)]
+
+    def finish(record: Held, outcome: Any) -> Any:
+        if join is None or isinstance(outcome, Failed):
+            return outcome
+        return _attempt(join, record[3], record[4], outcome)
 
     return BatchBuffer(node.name, max(WAITING, node.capacity), apply, env, failures, emit)
 
@@ -165,11 +167,7 @@ def _attempt(f: Callable[..., Any], *arguments: Any) -> Any:
         return Failed(error)
 
 
-def _is_failed(outcome: Any) -> bool:
-    return isinstance(outcome, Failed)
-
-
-def _hashable(argument: Any, place: int) -> Any:
+def _identify(argument: Any, place: int) -> Any:
     """The argument as a key of the cache; its place in the buffer if it has no hash, so that it is looked up alone."""
     try:
         hash(argument)
