@@ -115,8 +115,10 @@ def stream_join(node: StreamJoin, env: Env, unmatched: Unmatched, emit: Emit) ->
             held_back = is_postponed.value and here.clock < next_emission.value
             if since == LONGEST or (since + wait < timestamp and not held_back):
                 unmatched.emit_expired(after, headers, emit)
-        last, found = max(0, timestamp + after), False
-        for time, other in between(key, max(0, timestamp - before), last):
+        first, last, found = timestamp - before, timestamp + after, False
+        if first < 0:  # rare, so that most records need no call of `max`
+            first, last = 0, max(0, last)
+        for time, other in between(key, first, last):
             found = True
             if buffer is not None and other_side in sides:
                 buffer.forget(time, other_side, key)
