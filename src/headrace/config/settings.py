@@ -477,8 +477,8 @@ PREFIX = "HEADRACE_"
 OF_TOOLS = frozenset(
     PREFIX + name
     for name in (
-        "BROKER", "CHECKPOINT", "DEBUG", "EXAMPLES", "FAULTS", "HOME", "LOG", "NO_SKIPS", "PROFILE", "SEED", "STEPS",
-        "TLS_CA", "TLS_CERT", "TLS_KEY", "TOKEN", "TOKEN_FILE", "URL", "WITHOUT_BROWSER",
+        "BROKER", "CHECKPOINT", "DEBUG", "EXAMPLES", "FAULTS", "FUZZ_SECONDS", "HOME", "LOG", "NO_SKIPS", "PROFILE",
+        "SEED", "STEPS", "TLS_CA", "TLS_CERT", "TLS_KEY", "TOKEN", "TOKEN_FILE", "URL", "WITHOUT_BROWSER",
     )
 )  # fmt: skip
 
