@@ -150,6 +150,8 @@ def start_context(
     It is created on `master`, else on the cluster that `spark-submit` was given, else on this machine, where it has so
     many slots, or one for each core.
     """
+    if given is None and _starting and not _starting[-1].done():
+        return _starting[-1]  # of an application that could not start for another reason meanwhile
     started = Future[SparkContext]()
     active = SparkContext._active_spark_context  # noqa: SLF001 # pyright: ignore[reportPrivateUsage]
     found = active if master is None else None
@@ -189,8 +191,12 @@ def start_context(
 
     # In the main thread PySpark would replace the handler of SIGINT with its own, which cancels all jobs and raises
     # KeyboardInterrupt. Applications stop at SIGINT, and need their jobs until the last batch is committed.
+    _starting[:] = [started]
     threading.Thread(target=create, name="headrace start of Spark", daemon=True).start()
     return started
+
+
+_starting: list[Future[SparkContext]] = []  # the last one that this process has begun to create
 
 
 def _choose_sockets(folder: Path | None = None) -> dict[str, str]:
