@@ -45,6 +45,17 @@ def test_users_come_in_with_tls_and_a_password_and_do_what_they_may(broker: Kafk
         assert [row[2] for chunk in log.read(at, 0) for row in chunk.rows()] == [b"v", b"v"]
 
 
+def test_users_come_in_with_scram(broker: KafkaBroker):
+    settings = broker.settings_of("ada", "SCRAM-SHA-512")
+    with KafkaLog(broker.secured, settings) as log:
+        log.topics()
+    with (
+        KafkaLog(broker.secured, {**settings, "sasl.password": "guessed"}) as log,
+        pytest.raises(LogUnavailableError, match="listing the topics was refused: the credentials are not accepted"),
+    ):
+        log.topics()
+
+
 @pytest.mark.parametrize(
     "change, says",
     [
