@@ -7,6 +7,7 @@ with the application. A sink gets the records of a stream or a table: `stream.si
 from headrace.connect.delta_sink import DeltaSink
 from headrace.connect.file_sink import FileSink, list_files
 from headrace.connect.file_source import FileSource
+from headrace.connect.frames import write_topic
 from headrace.connect.generator import GeneratorSource
 from headrace.connect.http_sink import HttpSink
 from headrace.connect.iceberg_sink import IcebergSink
@@ -26,5 +27,5 @@ __all__ = [
     "DeltaSink", "FileSink", "FileSource", "GeneratorSource", "HttpSink", "IcebergSink", "LogSink", "LogSource",
     "MqttSink", "MqttSource", "PostgresChanges", "PostgresSink", "RedisSink", "Sink", "SinkBatch", "SinkContext",
     "SinkPart", "SinkWriter", "Source", "SourceBatch", "SourceReader", "SourceRecord", "SqlSink", "SqlSource",
-    "list_files",
+    "list_files", "write_topic",
 ]  # fmt: skip
