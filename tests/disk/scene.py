@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import pickle
 import signal
@@ -89,6 +90,8 @@ class Child:
 
 def _serve(run: Callable[[], Any], start: int, answer: int) -> None:
     try:
+        # PR_SET_PTRACER: strace, which is no ancestor of this process, may attach whoever the user is.
+        ctypes.CDLL(None).prctl(0x59616D61, ctypes.c_ulong(-1), 0, 0, 0)
         os.read(start, 1)
         try:
             found = run(), ""
