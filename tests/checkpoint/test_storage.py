@@ -242,3 +242,16 @@ def test_links_inside_a_checkpoint_are_refused_and_what_they_lead_to_is_left_alo
     disk.delete("manifests/1")
     assert [path.name for path in elsewhere.iterdir()] == ["1"]
     assert (elsewhere / "1").read_bytes() == b"precious"
+
+
+def test_a_directory_that_cannot_be_listed_is_not_taken_for_empty(tmp_path, monkeypatch):
+    storage = DiskStorage(tmp_path)
+    storage.create("a/1", b"x")
+    assert storage.names("b/") == []
+
+    def fail(path):
+        raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr(os, "scandir", fail)
+    with pytest.raises(StorageError, match="cannot be listed: Input/output error"):
+        storage.names("a/")

@@ -126,7 +126,7 @@ class DiskStorage:
             self._check_directory()
             folder = self.directory / prefix.rpartition("/")[0]
             names: list[str] = []
-            for path, folders, files in os.walk(folder):
+            for path, folders, files in os.walk(folder, onerror=_raise_unless_missing):
                 for inside in (path, *(os.path.join(path, name) for name in folders)):  # noqa: PTH118 - many files
                     self._check_folder(Path(inside))
                 below = Path(path).relative_to(self.directory).as_posix()
@@ -179,6 +179,12 @@ class DiskStorage:
             elif error.errno in {errno.EEXIST, errno.ENOTDIR}:
                 why = f"a file is in the way ({why}). Choose another checkpoint"
             raise StorageError(f"{self.describe()} {what}: {why}") from error
+
+
+def _raise_unless_missing(error: OSError) -> None:
+    """`os.walk` leaves out what it cannot list, and the newest manifest could be among that."""
+    if not isinstance(error, FileNotFoundError | NotADirectoryError):
+        raise error
 
 
 def _create_file(target: Path, data: bytes) -> bool:
