@@ -7,6 +7,7 @@ from functools import partial
 
 import pytest
 
+from headrace import StreamsBuilder
 from headrace.checkpoint.fingerprint import Fingerprint, SubtopologyShape
 from headrace.checkpoint.ledger import Ledger, manifest_numbers
 from headrace.checkpoint.ownership import Ownership, this_process
@@ -19,8 +20,9 @@ from headrace.log import open_log
 from headrace.log.protocol import Records
 from headrace.model.clock import SystemClock
 from headrace.model.ids import TopicPartition
+from headrace.model.partitioner import partition_of
 from tests.checkpoint.cluster import Cluster, Ground, Killed, Killer, outputs
-from tests.checkpoint.programs import TAGS, WORDS
+from tests.checkpoint.programs import TAGS, TEXTS, WORDS, Program
 
 LINES = TopicPartition("lines", 0)
 
@@ -324,3 +326,30 @@ def test_a_range_has_an_end_that_the_checkpoint_remembers(reset, ground):
     assert recover_ledger(ground.storage, 1).stops == {LINES: 5}
     assert reset("--input-topics", "lines").code == 0
     assert recover_ledger(ground.storage, 1).stops == {}
+
+
+def test_a_topic_that_has_grown_is_read_again_by_key(reset, ground, log):
+    """Old records of a key are in its old partition, new ones in its new one: both reach the task of the key."""
+
+    def build():
+        builder = StreamsBuilder()
+        builder.stream("keyed", **TEXTS).group_by_key(**TEXTS).count(store="counts").to_stream().map_values(str).to(
+            "out", **TEXTS
+        )
+        return builder.build()
+
+    program = Program(build, {})
+    log.create_topic("keyed", 2)
+    for partitions in (2, 5):
+        if partitions > 2:
+            log.add_partitions("keyed", partitions)
+        for n in range(12):
+            key = b"key %d" % n
+            log.append([(TopicPartition("keyed", partition_of(key, partitions) or 0), Records([key], [b"v"], [n]))])
+        played(ground, program)
+    outcome = reset("--input-topics", "keyed", "--intermediate-topics", "lines")
+    assert outcome.code == 0, outcome.err
+    before = log.extents(["out"])[TopicPartition("out", 0)].end
+    played(ground, program)
+    again = [row[1:3] for chunk in log.read(TopicPartition("out", 0), before) for row in chunk.rows()]
+    assert dict(again) == {b"key %d" % n: b"2" for n in range(12)}

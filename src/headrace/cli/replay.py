@@ -13,11 +13,13 @@ from typing import Annotated
 import typer
 
 from headrace.app import Application
+from headrace.checkpoint.fingerprint import Fingerprint
 from headrace.checkpoint.ledger import manifest_numbers
+from headrace.checkpoint.recovery import read_fingerprint
 from headrace.checkpoint.storage import open_storage
-from headrace.cli.options import AsJson, Target, load_application
+from headrace.cli.options import AsJson, Target, load_application, open_checkpoint
 from headrace.cli.output import CommandError, UsageError, print_json, print_note, stderr
-from headrace.cli.reset import parse_datetime, reset_checkpoint
+from headrace.cli.reset import keep_growth, parse_datetime, reset_checkpoint
 from headrace.cli.run import prefix_outputs, start_spark
 from headrace.clients.admin import offsets_at
 from headrace.log.open import open_log
@@ -47,8 +49,10 @@ def replay(
     if since is not None and until is not None and until <= since:
         raise UsageError(f"--to {end} is not after --from {start}")
     options = {"--application-id": application_id, "--log": log, "--checkpoint": None, "--config": config}
-    app = make_replay(load_application(target, options, ignored={"--log"}), into, checkpoint)
-    ranges = begin_replay(app, since, until)
+    app = load_application(target, options, ignored={"--log"})
+    grown = find_growth(app)
+    app = make_replay(app, into, checkpoint)
+    ranges = begin_replay(app, since, until, grown)
     records = sum(stop - first for first, stop in ranges.values())
     start_spark(app, master)
     with stderr().status(f"{app.application_id} reads {records:,} offsets …"):
@@ -68,7 +72,17 @@ def make_replay(app: Application, prefix: str, checkpoint: str | None) -> Applic
     return app
 
 
-def begin_replay(app: Application, since: int | None, until: int | None) -> dict[TopicPartition, tuple[int, int]]:
+def find_growth(app: Application) -> Fingerprint | None:
+    """Return which topics have grown, as the checkpoint of the live application knows it; None if it has none."""
+    try:
+        return keep_growth(read_fingerprint(open_checkpoint(app.setup.checkpoint)))
+    except CommandError:
+        return None
+
+
+def begin_replay(
+    app: Application, since: int | None, until: int | None, grown: Fingerprint | None
+) -> dict[TopicPartition, tuple[int, int]]:
     """Create the first manifest of a replay. Return the offsets that it reads of each partition."""
     setup = app.setup
     storage = open_storage(setup.checkpoint)
@@ -79,7 +93,7 @@ def begin_replay(app: Application, since: int | None, until: int | None) -> dict
     with closing(open_log(setup.log, setup.config.client_settings)) as log:
         ranges = find_ranges(log, app, since, until)
         starts, stops = ({at: range_[place] for at, range_ in ranges.items()} for place in (0, 1))
-        reset_checkpoint(storage, log, setup.application_id, starts, stops, force=False)
+        reset_checkpoint(storage, log, setup.application_id, starts, stops, grown=grown, force=False)
     return ranges
 
 

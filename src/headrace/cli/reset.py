@@ -14,7 +14,7 @@ import csv
 import re
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -26,6 +26,7 @@ from headrace.checkpoint import recovery
 from headrace.checkpoint.compaction import purge_files
 from headrace.checkpoint.delivery import Delivery
 from headrace.checkpoint.files import manifest_name, read_blob
+from headrace.checkpoint.fingerprint import Fingerprint
 from headrace.checkpoint.ledger import Ledger, manifest_numbers
 from headrace.checkpoint.manifest import Manifest, TaskChange, encode_manifest
 from headrace.checkpoint.ownership import LeaseHolder, Ownership, has_exited, this_process
@@ -360,11 +361,13 @@ def reset_checkpoint(
     positions: Mapping[TopicPartition, int],
     stops: Mapping[TopicPartition, int] | None = None,
     *,
+    grown: Fingerprint | None = None,
     force: bool,
 ) -> str | None:
     """Empty a checkpoint, and set its positions and the offsets at which reading ends.
 
-    Return a warning if records that were committed are lost.
+    `grown` is what `keep_growth` returns; by default that of the checkpoint. Return a warning if records that were
+    committed are lost.
     """
     loaded = load_checkpoint(storage)
     checkpoint, owner = claim(storage, application, loaded, force=force)
@@ -374,6 +377,7 @@ def reset_checkpoint(
         manifest = _make_manifest(
             number, checkpoint, application, owner.epoch, loaded.ledger, log, positions, stops or {}
         )
+        manifest = replace(manifest, fingerprint=grown or keep_growth(loaded.ledger.fingerprint))
         if not storage.create(manifest_name(number), encode_manifest(manifest)):
             raise CheckpointMismatchError(
                 f"another instance has just written {manifest_name(number)} of {storage.describe()}: stop it, and "
@@ -425,6 +429,16 @@ def _make_manifest(
         topics={topic: log.topic(topic).id for topic in nested},
         stops=_by_topic(stops),
     )
+
+
+def keep_growth(fingerprint: Fingerprint | None) -> Fingerprint | None:
+    """Return what stays true of topics that have grown: old records of a key are in its old partition.
+
+    So a sub-topology that reads them again routes them by key, as before. None if no topic has grown.
+    """
+    if fingerprint is None or not any(shape.grown_from for shape in fingerprint.groups):
+        return None
+    return Fingerprint(tuple(shape._replace(stores=()) for shape in fingerprint.groups), (), {})
 
 
 def _by_topic(offsets: Mapping[TopicPartition, int]) -> dict[str, dict[int, int]]:
