@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from itertools import count
 from typing import Any
 
@@ -16,6 +17,7 @@ from headrace.log.kafka import KafkaLog, transaction
 from headrace.log.protocol import Records
 from headrace.model.ids import TopicPartition
 from headrace.testing import KafkaBroker
+from headrace.testing.broker import free_port
 
 pytestmark = [pytest.mark.kafka, pytest.mark.slow]
 kafka: Any = confluent_kafka
@@ -23,6 +25,9 @@ _NAMES = (f"case-{i}" for i in count())
 QUICK = {"default.api.timeout.ms": 3000, "socket.timeout.ms": 1000, "socket.connection.setup.timeout.ms": 1000} | {
     "reconnect.backoff.max.ms": 200
 }
+
+
+PATIENT = {"default.api.timeout.ms": 180_000}
 
 
 @pytest.fixture(scope="module")
@@ -93,6 +98,16 @@ def check(log: KafkaLog, name: str, batches: int) -> None:
 
 
 # --------------------------------------------------------------------------------------------------------- brokers
+def test_a_broker_that_comes_after_the_application_is_waited_for():
+    port = free_port()
+    with ThreadPoolExecutor(1) as threads, KafkaLog(f"kafka://127.0.0.1:{port}", PATIENT) as log:
+        topics = threads.submit(log.topics)
+        with KafkaBroker(port=port):
+            assert topics.result(PATIENT["default.api.timeout.ms"] / 1000) == {}
+            log.create_topic("first", 2)
+            assert log.deliver("first", 0, items("first", 0))
+
+
 @pytest.mark.parametrize("is_clean", [True, False])
 def test_a_broker_that_restarts_at_once_between_deliveries_changes_nothing(
     broker: KafkaBroker, log: KafkaLog, case: str, is_clean: bool
