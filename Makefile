@@ -97,8 +97,7 @@ test: jdk java chromium strace servers check
 test-faults: $(INSTALLED) java servers strace
 	HEADRACE_FAULTS=$(or $(FAULTS),20) HEADRACE_SEED=$(SEED) \
 		$(BIN)/python -m pytest -q -rP tests/faults tests/disk tests/kafka/test_delivery_faults.py \
-		tests/connect/test_sink_kills.py tests/connect/test_postgres_changes.py \
-		tests/connect/test_postgres_changes.py
+		tests/connect/test_sink_kills.py tests/connect/test_postgres_changes.py
 
 test-fuzz: $(INSTALLED)
 	HEADRACE_FUZZ_SECONDS=$(or $(SECONDS),20) $(BIN)/python -m pytest -q -n 2 --timeout 7200 tests/fuzz
