@@ -242,7 +242,10 @@ class Follower:
             replicas = MemoryReplica().advance(self.storage, ledger, {})
         except StreamsError as error:
             raise BatchNotKeptError(batch, last.batch) from error
-        self._restored = Snapshot.of(ledger, last.catalog, replicas)
+        catalog, fingerprint = last.catalog, ledger.fingerprint
+        if fingerprint is not None and fingerprint != last.fingerprint:  # the topology has changed since then
+            catalog = self._make_catalog(fingerprint)
+        self._restored = Snapshot.of(ledger, catalog, replicas)
         return self._restored
 
     def cached_snapshot(self, batch: int) -> Snapshot | None:
