@@ -37,6 +37,7 @@ from headrace.spark import wire_format
 from headrace.spark.delivery_job import ShareWriter
 from headrace.spark.exchange import Delivery, Exchange
 from headrace.spark.job import Job
+from headrace.spark.record_watch import CallTimeout
 from headrace.spark.slot_messages import (
     AbortBatch,
     AtRecord,
@@ -127,6 +128,7 @@ class Slot:
         self._runner: SlotRunner | None = None
         self._job: Job | None = None
         self._keeper: LocalStateKeeper | None = None
+        self._timeout: CallTimeout | None = None
         self._shares: dict[str, queue.SimpleQueue[DeliverShare]] = {}  # by sink; "" for the log
         self._is_over = False
         mine = address_towards(driver.host, driver.port)
@@ -236,11 +238,9 @@ class Slot:
                         return
         finally:
             self._is_over = True
-            if self._keeper is not None:
-                self._keeper.close()
-            if self._runner is not None:
-                self._runner.close()
-            self._endpoint.close()
+            for part in (self._timeout, self._keeper, self._runner, self._endpoint):
+                if part is not None:
+                    part.close()
 
     def _start(self, message: Start) -> None:
         self._registration = message.registration
@@ -253,7 +253,7 @@ class Slot:
         self._job, self._runner = job, SlotRunner(job, LocalCopies(job.local_state, job.checkpoint_id))
         delay = job.config.state_cleanup_delay_ms / 1000
         self._keeper = LocalStateKeeper(self._runner.standbys, self._runner.copies, delay, self._tell_copies)
-        limit_calls(job, self._give_up)
+        self._timeout = limit_calls(job, self._give_up)
         gc.collect()
         gc.freeze()  # what is there now stays
         self._check_peers(message.peers)

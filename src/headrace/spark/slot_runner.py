@@ -73,11 +73,10 @@ def make_handler(job: str) -> Handler:
     return SlotRunner(loaded).handle
 
 
-def limit_calls(job: Job, give_up: Callable[[Place, str], None]) -> None:
-    """Interrupts functions of the user that take longer than the settings allow, in this process."""
+def limit_calls(job: Job, give_up: Callable[[Place, str], None]) -> CallTimeout | None:
+    """Interrupts functions of the user that take longer than the settings allow, until it is closed."""
     limit = job.config.max_record_processing_ms
-    if limit:
-        CallTimeout(limit / 1000, give_up)
+    return CallTimeout(limit / 1000, give_up) if limit else None
 
 
 def _end_process(place: Place, reason: str) -> None:
