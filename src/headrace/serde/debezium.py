@@ -148,7 +148,7 @@ def _read(name: str, raw: bytes) -> _Envelope | None:
         found = _envelope(raw)
         if found is not None and found.op is None and found.payload:
             found = _envelope(found.payload)
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, RecursionError) as error:
         raise ValueError(f"{name} cannot read {raw[:200]!r}: {error}") from None
     if found is None:
         return None
