@@ -8,7 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import closing, suppress
 from pathlib import Path
 
 import pytest
@@ -72,7 +72,7 @@ PATIENCE = 120  # seconds
 
 def start(folder: Path, program: str) -> subprocess.Popen[str]:
     (folder / "program.py").write_text(program)
-    with open_log(f"file:{folder}/log") as log:
+    with closing(open_log(f"file:{folder}/log")) as log:
         log.create_topic("lines", 2)
         log.create_topic("counts", 2)
         log.append([(TopicPartition("lines", 0), Records([b"a"], [b"word 0"], [1]))])
