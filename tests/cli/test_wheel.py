@@ -35,7 +35,8 @@ def test_the_wheel_has_the_examples_and_the_command(installed):
     }
     assert not (installed / "examples").exists()
     (entry_points,) = installed.glob("*.dist-info/entry_points.txt")
-    assert entry_points.read_text() == "[console_scripts]\nheadrace = headrace.cli.main:main\n"
+    plugin = "[pytest11]\nheadrace = headrace.testing.plugin\n"
+    assert entry_points.read_text() == f"[console_scripts]\nheadrace = headrace.cli.main:main\n\n{plugin}"
 
 
 @pytest.mark.spark

@@ -6,18 +6,18 @@ import shutil
 from contextlib import closing
 
 import pytest
-from pyspark.sql import SparkSession
 
 from headrace.connect import write_topic
 from headrace.errors import ConfigError
 from headrace.log.open import open_log
+from headrace.spark.session import session
 
 pytestmark = pytest.mark.spark
 
 
 @pytest.fixture(scope="module")
 def spark():
-    return SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false").getOrCreate()
+    return session()  # the one that all tests of this process share
 
 
 def read(address, topic):
