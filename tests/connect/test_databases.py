@@ -105,13 +105,13 @@ def test_a_server_that_is_killed_in_the_middle_gets_the_rest_when_it_is_back(pos
 
 # --------------------------------------------------------------------------------------------------------------- tokens
 def test_a_part_that_the_target_has_is_left_out_and_another_is_written(postgres):
-    sink = PostgresSink(postgres.dsn, "parts", key="id", create=COLUMNS)
-    with closing(sink.open(context("parts"))) as writer:
+    sink = PostgresSink(postgres.dsn, "two_parts", key="id", create=COLUMNS)
+    with closing(sink.open(context("two_parts"))) as writer:
         writer.write(batch(7, Record("a", {"n": 1}, 0), part="0_0"))
         both = (*batch(7, Record("a", {"n": 1}, 0)).parts, *batch(7, Record("b", {"n": 2}, 0), part="0_1").parts)
         writer.write(SinkBatch(7, both))
         writer.write(SinkBatch(6, both))
-    assert sorted(rows(postgres, "select id, n from parts")) == [("a", 1), ("b", 2)]
+    assert sorted(rows(postgres, "select id, n from two_parts")) == [("a", 1), ("b", 2)]
 
 
 def test_batches_of_another_checkpoint_do_not_count(postgres):
