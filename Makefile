@@ -88,11 +88,11 @@ check: $(INSTALLED)
 
 # A quarter of the examples of every property test: tests/profiles.py.
 test-fast: $(INSTALLED)
-	HEADRACE_PROFILE=fast $(BIN)/python -m pytest -q -n 2 -m "not spark and not kafka and not slow"
+	HEADRACE_PROFILE=fast $(BIN)/python -m pytest -q -n 2 --dist worksteal -m "not spark and not kafka and not slow"
 
 # `make check` has run the examples in src.
 test: jdk java chromium strace servers check
-	$(BIN)/python -m pytest -q -n 2 tests
+	$(BIN)/python -m pytest -q -n 2 --dist worksteal tests
 
 test-faults: $(INSTALLED) java servers strace
 	HEADRACE_FAULTS=$(or $(FAULTS),20) HEADRACE_SEED=$(SEED) \
