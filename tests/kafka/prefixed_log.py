@@ -130,9 +130,6 @@ class PrefixedLog:
     def offsets_for_times(self, times: Offsets) -> dict[TopicPartition, int | None]:
         return self._places(self._do(self._log.offsets_for_times, self._inner(times)))
 
-    def prefetch(self, starts: Sequence[tuple[TopicPartition, int]]) -> None:
-        self._log.prefetch([(self._at(at), start) for at, start in starts])
-
     def confirm_topic_ids(self, ids: Mapping[str, str]) -> Callable[[], None]:
         confirmed = self._log.confirm_topic_ids({self._in(name): id_ for name, id_ in ids.items()})
         return lambda: self._do(confirmed)

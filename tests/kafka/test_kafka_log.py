@@ -108,26 +108,6 @@ def _value_in_child(log: KafkaLog, at: TopicPartition, answers) -> None:
     answers.put([row[2] for chunk in log.read(at, 0) for row in chunk.rows()])
 
 
-def test_partitions_that_are_prefetched_are_read_by_consumers_that_fetch_already(prefixed: PrefixedLog):
-    prefixed.create_topic("b", 3)
-    places = [TopicPartition("b", partition) for partition in range(3)]
-    for at in places:
-        prefixed.append([(at, records(b"0", b"1", b"2"))])
-    prefixed.prefetch([(at, 1) for at in places])
-    pool = prefixed._log._resources.reader._pool
-    fetching = {consumer.at: consumer for consumer in pool._idle if consumer.at and consumer.at.topic.endswith("b")}
-    assert [consumer.position for consumer in fetching.values()] == [1, 1, 1]
-    for at in places:
-        consumer = fetching[prefixed._at(at)]
-        found = prefixed.read(at, 1, 2, has_more=True)
-        assert [row[2] for chunk in found for row in chunk.rows()] == [b"1"]
-        assert (consumer.position, len(consumer.fetched)) == (2, 1)  # no other consumer has read it, and none again
-    # A prefetch that is not used does no harm, and one of the same range continues.
-    prefixed.prefetch([(places[0], 0), (places[1], 2)])
-    assert [row[2] for chunk in prefixed.read(places[0], 2, 3, has_more=False) for row in chunk.rows()] == [b"2"]
-    assert [row[2] for chunk in prefixed.read(places[1], 2, 3, has_more=False) for row in chunk.rows()] == [b"2"]
-
-
 def test_a_log_can_be_used_after_a_fork_and_sent_to_other_processes(prefixed: PrefixedLog):
     prefixed.append([(A, records(b"x"))])
     log, at = prefixed._log, prefixed._at(A)

@@ -82,9 +82,6 @@ class SimulatedLog:
             raise unknown_topic(name, self._stored.topics)
         return self._stored.topics[name]
 
-    def prefetch(self, starts: Sequence[tuple[TopicPartition, int]]) -> None:
-        pass
-
     def confirm_topic_ids(self, ids: Mapping[str, str]) -> Callable[[], None]:
         return lambda: None
 

@@ -14,7 +14,7 @@ from headrace.model.ids import TopicPartition
 
 Resources = TypeVar("Resources")
 _CLOSED = -1
-_FIRST_PAUSE, _LONGEST_PAUSE = 1, 10  # ms; reading the extents of an embedded log takes 0.1
+_FIRST_PAUSE, _LONGEST_PAUSE = 1, 20  # ms; reading the extents of an embedded log takes 0.1
 # Resources of the parent process. They are never destroyed: a Kafka client would wait for threads that a fork lacks.
 _INHERITED: list[Any] = []
 
@@ -54,9 +54,6 @@ class BaseLog(Closeable, Generic[Resources]):
     def ends(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
         extents = self.extents(sorted({at.topic for at in partitions}))
         return {at: extents[at].end for at in partitions if at in extents}
-
-    def prefetch(self, starts: Sequence[tuple[TopicPartition, int]]) -> None:
-        """A log on this machine has nothing to wait for."""
 
     @abstractmethod
     def _open(self) -> Resources: ...

@@ -214,10 +214,6 @@ class Log(Protocol):
         """
         ...
 
-    def prefetch(self, starts: Sequence[tuple[TopicPartition, int]]) -> None:
-        """Starts to fetch from several partitions at once. `read` then continues from these offsets."""
-        ...
-
     def confirm_topic_ids(self, ids: Mapping[str, str]) -> Callable[[], None]:
         """Starts to check that topics have these ids. The returned function waits, and raises if one differs."""
         ...

@@ -246,7 +246,7 @@ class Slot:
         self._registration = message.registration
         threading.Thread(target=self._beat, args=(message.lease / 4,), name="headrace heartbeat", daemon=True).start()
         # A batch makes many objects that live until its end: by default a quarter of its time is spent looking at them.
-        gc.set_threshold(500_000, 20, 20)
+        gc.set_threshold(100_000, 20, 20)
         if digest_of_job(message.job) != self._job_digest:
             raise StreamsError("the job that arrived is not the one that the driver has announced: is it another's?")
         job: Job = cloudpickle.loads(message.job)

@@ -67,7 +67,7 @@ def run_slot(job: str, slot: int, orders: bytes, rows: Sequence[bytes]) -> list[
 def make_handler(job: str) -> Handler:
     """Makes the handler of a slot process that runs tasks."""
     # The objects of a batch live until its end: with the default thresholds the collector takes a quarter of the time.
-    gc.set_threshold(500_000, 20, 20)
+    gc.set_threshold(100_000, 20, 20)
     loaded = load_job(job)
     limit_calls(loaded, _end_process)
     return SlotRunner(loaded).handle
@@ -158,14 +158,6 @@ class SlotRunner:
         # The request runs while tasks read and process.
         confirmed = self.log.confirm_topic_ids({topic: id_ for topic, id_ in self.job.topics.items() if topic in read})
         try:
-            self.log.prefetch(
-                [
-                    (TopicPartition(range_.topic, range_.partition), range_.start)
-                    for order in orders.orders
-                    for range_ in order.ranges
-                    if range_.start < range_.end
-                ]
-            )
             for order in orders.orders:
                 rows = chunks.get(TaskId(order.stage, order.partition), [])
                 if rows or order.ranges or order.carried or order.due or order.whole:

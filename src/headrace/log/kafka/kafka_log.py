@@ -111,9 +111,6 @@ class KafkaLog(BaseLog[Connections]):
     def offsets_for_times(self, times: Mapping[TopicPartition, int]) -> dict[TopicPartition, int | None]:
         return self._resources.reader.offsets_for_times(times)
 
-    def prefetch(self, starts: Sequence[tuple[TopicPartition, int]]) -> None:
-        self._resources.reader.prefetch(starts)
-
     def confirm_topic_ids(self, ids: Mapping[str, str]) -> Callable[[], None]:
         return self._resources.topics.begin_check_ids(ids)
 

@@ -256,24 +256,6 @@ class PartitionReader:
         end = extent.end if end is None else end
         return self._read_chunks(at, start, end, has_more=extent.end > end)
 
-    def prefetch(self, starts: Sequence[tuple[TopicPartition, int]]) -> None:
-        """Lets idle consumers fetch from these offsets, so that reading several partitions waits for one fetch only."""
-        for at, start in starts[:_IDLE_CONSUMERS]:
-            with self._pool.borrow(at, start) as consumer, translate_errors(f"reading {at}"):
-                self._move(consumer, at, start)
-                consumer.stay(at, start, consumer.fetched)
-
-    def _move(self, consumer: PartitionConsumer, at: TopicPartition, start: int) -> None:
-        """Lets the consumer fetch from an offset, unless it does so already."""
-        if (consumer.at, consumer.position) == (at, start):
-            return
-        consumer.fetched, consumer.end = [], -1
-        if at.topic not in consumer.topics:
-            # Without this the client finds the leader of a topic that is new to it only a second later.
-            ask(self._admin, f"reading {at}", lambda timeout: consumer.client.list_topics(at.topic, timeout=timeout))
-            consumer.topics.add(at.topic)
-        consumer.client.assign([kafka.TopicPartition(*at, start)])
-
     def _check_range(self, at: TopicPartition, start: int, end: int | None, topic_id: str | None) -> Extent:
         """Raises if the partition does not have the offsets of a range."""
         topic = self._topics.get(at.topic)[at.topic]
@@ -308,8 +290,14 @@ class PartitionReader:
     ) -> Iterator[tuple[list[Any], list[Any] | None]]:
         """Yields the messages of a range as they arrive; with the last ones, the messages behind the range."""
         client, doing = consumer.client, f"reading {at}"
-        self._move(consumer, at, start)
         fetched = consumer.fetched
+        if (consumer.at, consumer.position) != (at, start):
+            fetched, consumer.end = [], -1
+            if at.topic not in consumer.topics:
+                # Without this the client finds the leader of a topic that is new to it only a second later.
+                ask(self._admin, doing, lambda timeout: client.list_topics(at.topic, timeout=timeout))
+                consumer.topics.add(at.topic)
+            client.assign([kafka.TopicPartition(*at, start)])
         deadline = Deadline(doing, self._admin.settings)
         while True:
             # `consume` waits until it has as many messages as were asked for: so wait for one, then take what is there.
