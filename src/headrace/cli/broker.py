@@ -3,24 +3,19 @@
 from __future__ import annotations
 
 import fcntl
-import json
-import os
-import shutil
-import signal
-import time
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
+from headrace.cli.background_server import choose_directory, end_server, read_status, status_file, write_status
 from headrace.cli.options import AsJson
 from headrace.cli.output import CommandError, print_json, print_note
 from headrace.testing import KafkaBroker
-from headrace.testing.broker import alone, cache_directory
+from headrace.testing.broker import alone
 
 app = typer.Typer(help="Start and stop a Kafka broker on this machine, for tests.", no_args_is_help=True)
 Directory = Annotated[Path | None, typer.Option(help="The directory of its data; without it, one that all share.")]
-SHUTDOWN_TIMEOUT = 20.0  # seconds until the broker is killed; a clean shutdown takes 1 or 2
 
 
 @app.command()
@@ -30,14 +25,14 @@ def start(
     as_json: AsJson = False,
 ) -> None:
     """Start a broker in the background, and print its address. If one runs there already, print its address."""
-    folder = _choose_directory(directory)
+    folder = choose_directory(directory, "broker")
     folder.mkdir(parents=True, exist_ok=True)
     with alone(folder / "start.lock"):
         if not _is_running(folder):
             broker = KafkaBroker(folder, port=port)
             found = {"address": broker.address, "bootstrap": broker.bootstrap, "pid": broker.pid}
-            _status_file(folder).write_text(json.dumps({**found, "directory": str(folder)}), encoding="utf-8")
-        status: dict[str, Any] = json.loads(_status_file(folder).read_text(encoding="utf-8"))
+            write_status(folder, {**found, "directory": str(folder)})
+        status = read_status(folder)
     if port and not status["address"].endswith(f":{port}"):
         raise CommandError(
             f"a broker runs in {folder} already, at {status['address']}: stop it first, or choose a --directory"
@@ -55,36 +50,19 @@ def start(
 @app.command()
 def stop(directory: Directory = None, as_json: AsJson = False) -> None:
     """Stop a broker. A given directory keeps its topics, the shared one is deleted."""
-    folder = _choose_directory(directory)
+    folder = choose_directory(directory, "broker")
     if not _is_running(folder):
         raise CommandError(f"no broker runs in {folder}: `headrace broker start` starts one")
-    status: dict[str, Any] = json.loads(_status_file(folder).read_text(encoding="utf-8"))
-    os.kill(status["pid"], signal.SIGTERM)
-    end = time.monotonic() + SHUTDOWN_TIMEOUT
-    while _is_running(folder):
-        if time.monotonic() > end:
-            os.kill(status["pid"], signal.SIGKILL)
-        time.sleep(0.05)
-    _status_file(folder).unlink()
-    if directory is None:
-        shutil.rmtree(folder)
+    status = end_server(folder, _is_running, remove=directory is None)
     if as_json:
         print_json(status)
     else:
         print_note(f"The broker at {status['address']} has ended.")
 
 
-def _choose_directory(directory: Path | None) -> Path:
-    return directory.absolute() if directory else cache_directory() / "broker"
-
-
-def _status_file(folder: Path) -> Path:
-    return folder / "running.json"
-
-
 def _is_running(folder: Path) -> bool:
     """Return True if a broker that this command started runs on the directory; it locks its data while it lives."""
-    if not _status_file(folder).exists():
+    if not status_file(folder).exists():
         return False
     try:
         with (folder / "data" / ".lock").open("r+b") as lock:

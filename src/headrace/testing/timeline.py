@@ -51,10 +51,9 @@ class Timeline:
     events: tuple[Event, ...]
 
     def __str__(self) -> str:
-        lines: list[str] = []
+        lines, widths = list[str](), self._widths()
         for name, cells in self._rows():
             height = max(1, *(len(cell) for cell in cells))
-            widths = self._widths()
             for line in range(height):
                 head = (name if line == 0 else "").ljust(self._head())
                 texts = [(cell[line] if line < len(cell) else "").ljust(widths[n]) for n, cell in enumerate(cells)]
