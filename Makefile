@@ -3,11 +3,14 @@
 # make test-fast    runs the tests that need neither Spark nor a Kafka broker
 # make test         runs `make check` and every test
 # make test-faults  kills processes and brokers at random; FAULTS=50 says how often, SEED=… repeats a printed run
-# make test-fuzz    gives hostile bytes to every decoder and requests to the web server, each for SECONDS (20)
+# make test-changes  changes applications with KEYS (100,000) keys in every kind of store: half an hour on two cores
+# make test-fuzz    gives hostile bytes to every decoder and requests to the web server, each for SECONDS (20);
+#                   DECODERS=manifest,delta chooses decoders by words of their names
 # make test-simulation  runs the simulation with RUNS seeds from SEED on: faults of storage, log, clocks and processes
 # make test-soak    counts 5,000 records a second for ten minutes, or for SECONDS: memory, checkpoint and latency must
 #                   stay level; docs/images/soak.svg shows them, build/soak.svg those of a shorter run
 # make docs         builds the documentation site into build/site
+# make screenshots  takes the pictures of the dashboard in docs/images, of an example that runs on Spark
 # make bench        measures records per second: against other systems on Kafka (more than an hour), on one core,
 #                   against Spark's own streaming, and with more and more slots
 #
@@ -17,6 +20,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 INSTALLED := .venv/.installed
+CLASSES := .venv/.classes
 PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check
 
 # $(call install,PACKAGES,NEED) installs Debian packages, or prints NEED and the command that does it.
@@ -32,8 +36,8 @@ endef
 # Tests start many processes; without cached bytecode each of them compiles every module again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: .venv java jdk chromium strace servers demo check test-fast test test-faults test-fuzz test-simulation test-soak \
-	docs bench clean
+.PHONY: .venv java jdk chromium strace servers demo check test-fast test test-faults test-changes test-fuzz test-simulation test-soak \
+	docs screenshots bench clean
 
 .venv: $(INSTALLED)
 
@@ -76,6 +80,10 @@ servers:
 strace:
 	@command -v strace >/dev/null || { $(call install,strace,The tests need strace); }
 
+# Tests and benchmarks start Spark a hundred times.
+$(CLASSES): $(INSTALLED) | java
+	$(BIN)/headrace prepare --json > $@
+
 demo: $(INSTALLED) java
 	$(BIN)/headrace demo $(EXAMPLE) $(if $(SECONDS),--seconds $(SECONDS))
 
@@ -91,34 +99,43 @@ test-fast: $(INSTALLED)
 	HEADRACE_PROFILE=fast $(BIN)/python -m pytest -q -n 2 --dist worksteal -m "not spark and not kafka and not slow"
 
 # `make check` has run the examples in src.
-test: jdk java chromium strace servers check
+test: jdk java chromium strace servers check $(CLASSES)
 	$(BIN)/python -m pytest -q -n 2 --dist worksteal tests
 
-test-faults: $(INSTALLED) java servers strace
+test-faults: $(CLASSES) servers strace
 	HEADRACE_FAULTS=$(or $(FAULTS),20) HEADRACE_SEED=$(SEED) \
 		$(BIN)/python -m pytest -q -rP tests/faults tests/disk tests/kafka/test_delivery_faults.py \
-		tests/connect/test_sink_kills.py tests/connect/test_postgres_changes.py
+		tests/connect/test_sink_faults.py tests/connect/test_source_faults.py tests/connect/test_postgres_changes.py \
+		tests/connect/test_end_to_end.py tests/docs/test_first_hour.py
+
+test-changes: $(INSTALLED)
+	HEADRACE_KEYS=$(or $(KEYS),100000) $(BIN)/python -m pytest -q -s tests/checkpoint/test_change_matrix.py
 
 test-fuzz: $(INSTALLED)
-	HEADRACE_FUZZ_SECONDS=$(or $(SECONDS),20) $(BIN)/python -m pytest -q -n 2 --timeout 7200 tests/fuzz
+	HEADRACE_FUZZ_SECONDS=$(or $(SECONDS),20) HEADRACE_FUZZ_DECODERS="$(DECODERS)" \
+		$(BIN)/python -m pytest -q -n 2 --timeout 7200 tests/fuzz$(if $(DECODERS),/test_decoders.py)
 
 test-simulation: $(INSTALLED)
 	$(BIN)/python -m tests.simulation --seed $(or $(SEED),0) --runs $(or $(RUNS),1000)
 
-test-soak: $(INSTALLED) java
+test-soak: $(CLASSES)
 	$(BIN)/python -m tests.soak $(if $(SECONDS),--seconds $(SECONDS) --chart build/soak.svg)
 
 docs: $(INSTALLED)
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
 	@echo "build/site/start.html"
 
-bench: $(INSTALLED) java
+screenshots: $(INSTALLED) java chromium
+	$(BIN)/python tools/dashboard_screenshots.py
+
+bench: $(CLASSES)
 	$(BIN)/python -m benchmarks.peers
 	$(BIN)/python benchmarks/core.py
 	$(BIN)/python benchmarks/engine.py
 	$(BIN)/python -m benchmarks.scaling
 	$(BIN)/python -m benchmarks.clients
 	$(BIN)/python -m benchmarks.recovery
+	$(BIN)/python -m benchmarks.rescale
 
 clean:
 	rm -rf .venv build dist .pytest_cache .ruff_cache .hypothesis

@@ -1,11 +1,13 @@
 """What does enrichment cost? Records per second by calls of a service that answers after 10 ms, and by a join.
 
-    python -m benchmarks.lookup [--records 5000] [--json]
+    python -m benchmarks.lookup [--records 5000] [--redis redis://127.0.0.1:6379] [--json]
 
 Orders get the name of their customer, of whom there are 200, in four ways: a call for each record, one after the other
 (`map_values`); many calls at a time (`map_values_async`); the same with a cache; a join with a table that is kept up to
 date by change capture. Each runs in one task, as on Spark, in batches of 1,000 records. The first way gets a twentieth
 of the records. "Age" is how old the customer may be that an order gets.
+
+With the address of a Redis server, orders are counted by customer, too: in a local store, and in Redis as remote state.
 """
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+import redis
 from rich.console import Console
 from rich.progress import track
 from rich.table import Table
@@ -89,7 +92,7 @@ def batch_of(topic: str, rows: list[tuple[str, bytes]]) -> PartitionBatch:
 
 
 def measure(enrich: Callable[[StreamsBuilder], Any], count: int) -> float:
-    """Records a second."""
+    """Records a second. Every record has a result: tables let out each update."""
     builder, chance = StreamsBuilder(), random.Random(1)
     enrich(builder).to("named", key=serde.STRING, value=serde.JSON)
     graph = builder.build().graph()
@@ -99,7 +102,7 @@ def measure(enrich: Callable[[StreamsBuilder], Any], count: int) -> float:
     if enrich is by_join:
         batches.insert(0, batch_of("customers", [(key, name.encode()) for key, name in NAMES.items()]))
     with tempfile.TemporaryDirectory() as folder:
-        around = TaskEnvironment(Config.of({"application.id": "lookup"}), {})
+        around = TaskEnvironment(Config.of({"application.id": "lookup", "statestore.cache.max.bytes": 0}), {})
         task = Task(TaskId(0, 0), graph, list(graph.nodes), LmdbEngine(folder), around, clock=0)
         outputs, begin = 0, time.perf_counter()
         for number, batch in enumerate(batches):
@@ -110,6 +113,43 @@ def measure(enrich: Callable[[StreamsBuilder], Any], count: int) -> float:
     if outputs != count:
         raise AssertionError(f"{enrich.__name__}: {outputs} results of {count} orders")
     return count / taken
+
+
+# -------------------------------------------------------------------------------------------- local and remote state
+def count_locally(builder: StreamsBuilder, _server: Any) -> Any:
+    return orders(builder).group_by_key().aggregate(lambda: 0, lambda key, order, count: count + 1).to_stream()
+
+
+def count_remotely(builder: StreamsBuilder, server: Any) -> Any:
+    return orders(builder).map_values(lambda key, order: server.incr(key))
+
+
+def count_remotely_in_batches(builder: StreamsBuilder, server: Any) -> Any:
+    def count(found: list[Order]) -> list[int]:
+        pipeline = server.pipeline(transaction=False)
+        for order in found:
+            pipeline.incr(order["customer"])
+        return pipeline.execute()
+
+    return orders(builder).map_values_batch(count, max_records=BATCH)
+
+
+STATES: list[tuple[str, Callable[[StreamsBuilder, Any], Any], str]] = [
+    ("local store, LMDB", count_locally, "exactly once"),
+    ("Redis, a call for each record", count_remotely, "a batch that is repeated is counted again"),
+    ("Redis, 1,000 records in a call", count_remotely_in_batches, "a batch that is repeated is counted again"),
+]
+
+
+def measure_states(url: str, count: int) -> list[dict[str, Any]]:
+    server: Any = redis.Redis.from_url(url)
+    rows: list[dict[str, Any]] = []
+    for name, build, result in STATES:
+        server.flushdb()
+        speed = measure(lambda builder, build=build: build(builder, server), count)
+        rows.append({"state": name, "records_a_second": round(speed), "result": result})
+    server.close()
+    return rows
 
 
 WAYS: list[tuple[str, Callable[[StreamsBuilder], Any], float, str]] = [
@@ -123,19 +163,23 @@ WAYS: list[tuple[str, Callable[[StreamsBuilder], Any], float, str]] = [
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--records", type=int, default=5_000)
+    parser.add_argument("--redis", help="the address of a server whose database may be emptied")
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
     rows = [
         {"way": name, "records_a_second": round(measure(enrich, max(1, int(options.records * share)))), "age": age}
         for name, enrich, share, age in track(WAYS, "lookups", console=Console(stderr=True), transient=True)
     ]
+    states = measure_states(options.redis, options.records) if options.redis else []
     if options.json:
-        print(json.dumps(rows))
+        print(json.dumps([*rows, *states]))
         return
-    table = Table("enrichment", "records/s", "age")
-    for row in rows:
-        table.add_row(row["way"], f"{row['records_a_second']:,}", row["age"])
-    Console().print(table)
+    for title, found in (("enrichment", rows), ("state", states)):
+        table = Table(title, "records/s", "age" if found is rows else "result")
+        for name, speed, remark in (row.values() for row in found):
+            table.add_row(name, f"{speed:,}", remark)
+        if found:
+            Console().print(table)
 
 
 if __name__ == "__main__":

@@ -1,5 +1,6 @@
 """For all tests."""
 
+import logging
 import os
 import shutil
 import tempfile
@@ -29,3 +30,12 @@ def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
     if os.environ.get("HEADRACE_NO_SKIPS") == "1" and reporter is not None and reporter.stats.get("skipped"):
         reporter.write_line("\nHEADRACE_NO_SKIPS=1: the run fails because tests were skipped", red=True)
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+
+@pytest.fixture(autouse=True)
+def log_of_kafka_at_its_level():
+    """Commands that run in this process leave out warnings about brokers, for as long as the process lives."""
+    logger = logging.getLogger("headrace.log.kafka")
+    level = logger.level
+    yield
+    logger.setLevel(level)

@@ -14,6 +14,7 @@ from benchmarks.peers.workload import Given, Workload
 from benchmarks.peers.workloads import NAMES, workload
 from headrace import StreamsBuilder, serde
 from headrace.testing import TopologyTestDriver
+from tests.connect.servers import RedisServer
 
 TINY = 0.0005
 
@@ -90,6 +91,12 @@ def test_latencies_with_repartitions_are_measured_beside_kafka_streams_in_both_f
 @pytest.mark.parametrize("enrich", [enrich for _, enrich, _, _ in lookup.WAYS])
 def test_every_way_of_enrichment_has_a_result_for_each_order(enrich):
     assert lookup.measure(enrich, 10) > 0
+
+
+@pytest.mark.slow
+def test_local_and_remote_state_count_every_order():
+    with RedisServer() as server:
+        assert [row["state"] for row in lookup.measure_states(server.url, 10)] == [name for name, _, _ in lookup.STATES]
 
 
 @pytest.mark.slow

@@ -3,6 +3,9 @@
 import json
 import logging
 import pickle
+import re
+import subprocess
+import sys
 
 import pytest
 
@@ -20,6 +23,11 @@ PLACES = [
     f"s3://key:{SECRET}@bucket/shop",
     f"s3://bucket/shop?access_key_id=me&secret_access_key={SECRET}&region=eu",
     f"az://container/shop?account_key={SECRET}",
+    f"postgresql://me:p@{SECRET}@host/shop",
+    f"postgresql://me:p/{SECRET}@host/shop",
+    f"shop of https://host/x?X-Amz-Signature={SECRET}&y=1",
+    f"shop: Authorization: Bearer eyJhbGciOi.{SECRET}",
+    f"shop: -----BEGIN RSA PRIVATE KEY-----\n{SECRET}\n-----END RSA PRIVATE KEY-----",
 ]
 
 
@@ -40,13 +48,24 @@ def test_an_error_masks_its_message_wherever_it_is_shown(place):
 
 def test_the_representation_of_a_configuration_has_no_password():
     config = Config.of(
-        {"sasl.password": SECRET, "ssl.key.password": SECRET, "producer.sasl.jaas.config": SECRET, "num.partitions": 3},
+        {
+            **dict.fromkeys(("sasl.password", "ssl.key.password", "producer.sasl.jaas.config", "ssl.key.pem"), SECRET),
+            "consumer.ssl.keystore.key": SECRET,
+            "num.partitions": 3,
+        },
         bootstrap_servers=f"kafka://me:{SECRET}@host:9092",
     )
     assert SECRET not in repr(config)
     assert "num.partitions=3" in repr(config)
     assert "commit.interval.ms" not in repr(config)  # the default
     assert config.client_settings["sasl.password"] == SECRET
+
+
+def test_passwords_are_no_arguments_of_a_command(headrace):
+    outcome = headrace("run", "shop:build", "--set", f"sasl.password={SECRET}")
+    assert outcome.code == 2
+    assert "HEADRACE_SASL_PASSWORD" in outcome.err
+    assert SECRET not in outcome.err + outcome.out
 
 
 def test_the_representation_of_an_application_s_setup_has_no_password():
@@ -152,3 +171,21 @@ def test_health_does_not_quote_a_record():
         assert answer.status == 503
         assert "4111" not in json.dumps(answer.json)
         assert "Stopped by an error" in answer.json["verdict"]
+
+
+def test_log_lines_have_a_time_and_a_level_in_a_program_that_has_set_up_no_log():
+    program = (
+        "import logging, headrace\n"
+        "from headrace.secrets import log_own_lines\n"
+        "{setup}\n"
+        "log_own_lines(); log_own_lines()\n"
+        "logging.getLogger('headrace.app').warning('sasl.password=abc is wrong')\n"
+    )
+    expected = {
+        "": r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3} WARNING sasl.password=\*\*\* is wrong\n",
+        "logging.basicConfig(format='own %(message)s')": r"own sasl.password=abc is wrong\n",
+    }
+    for setup, line in expected.items():
+        command = [sys.executable, "-c", program.format(setup=setup)]
+        written = subprocess.run(command, capture_output=True, text=True, check=True).stderr
+        assert re.fullmatch(line, written), written

@@ -9,8 +9,10 @@ import contextlib
 import inspect
 import io
 import re
+import sys
 from collections.abc import Iterator
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import typer
@@ -165,7 +167,13 @@ def draw_timelines(markdown: str) -> str:
             parts.append(f'<figure class="timeline" style="overflow-x:auto;margin:0">{picture}</figure>')
         else:
             parts.append(found[0])
-        drawn = _timelines(found[2], names) if found[1] == "python" else []
+        saved = re.search(r"Save this as `(\w+)\.py`:\s*\Z", markdown[end : found.start()])
+        if saved:
+            module = sys.modules[saved[1]] = ModuleType(saved[1])
+            exec(compile(found[2], saved[1], "exec", dont_inherit=True), vars(module))  # noqa: S102 - as below
+            drawn = []
+        else:
+            drawn = _timelines(found[2], names) if found[1] == "python" else []
         end = found.end()
     return "".join([*parts, markdown[end:]])
 
@@ -173,10 +181,10 @@ def draw_timelines(markdown: str) -> str:
 def _timelines(code: str, names: dict[str, Any]) -> list[Timeline]:
     """Runs a block that needs neither Spark nor a broker, and returns the timelines that it prints."""
     drawn = list[Timeline]()
-    if "Application(" in code or "KafkaBroker(" in code:
+    if any(word in code for word in ("Application(", "KafkaBroker(", ".run_available(", ".drain(")):
         return drawn
     names["print"] = TimelinePrinter(drawn)
-    with contextlib.redirect_stdout(io.StringIO()):
+    with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):  # the log, too
         exec(compile(code, "page", "exec", dont_inherit=True), names)  # noqa: S102 - the tests run it, too
     return drawn
 

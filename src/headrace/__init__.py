@@ -17,6 +17,7 @@ from headrace.dsl.builder import StreamsBuilder
 from headrace.dsl.cogrouped import CogroupedKStream, WindowedCogroupedKStream
 from headrace.dsl.grouped import KGroupedStream, KGroupedTable
 from headrace.dsl.options import Buffer, EmitStrategy, Materialized, Suppressed
+from headrace.dsl.preview import Preview
 from headrace.dsl.stream import BranchedKStream, KStream
 from headrace.dsl.table import GlobalKTable, KTable
 from headrace.dsl.windowed import WindowedKStream
@@ -34,6 +35,7 @@ from headrace.errors import (
     LogBusyError,
     LogCorruptedError,
     LogUnavailableError,
+    MissingExtraError,
     MissingFileError,
     OffsetOutOfRangeError,
     PositionNotReachedError,
@@ -59,6 +61,7 @@ from headrace.errors import (
 from headrace.hints import missing_name
 from headrace.model import timestamps
 from headrace.model.ids import TaskId, TopicPartition
+from headrace.model.partitioner import KeyPartitioner
 from headrace.model.record import FixedKeyRecord, Record, RecordMetadata, ValueAndTimestamp, VersionedRecord
 from headrace.model.windows import (
     DailyWindows,
@@ -138,18 +141,21 @@ __all__ = [
     "KGroupedTable",
     "KStream",
     "KTable",
+    "KeyPartitioner",
     "KeyQuery",
     "KeyValueStore",
     "LogBusyError",
     "LogCorruptedError",
     "LogUnavailableError",
     "Materialized",
+    "MissingExtraError",
     "MissingFileError",
     "MultiVersionedKeyQuery",
     "OffsetOutOfRangeError",
     "Position",
     "PositionNotReachedError",
     "PrefixQuery",
+    "Preview",
     "ProcessingError",
     "Processor",
     "ProcessorContext",

@@ -7,27 +7,31 @@ import threading
 import time
 from collections.abc import Callable, Generator, Mapping
 from contextlib import closing, contextmanager
-from datetime import timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self, TypeVar, overload
+from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeVar, overload
 
+from headrace.checkpoint.change_plan import ChangePlan
 from headrace.checkpoint.changelog_export import Export, OnExport, ignore_export
-from headrace.checkpoint.changes import ChangePlan
 from headrace.checkpoint.steps import AtStep, ignore_step
 from headrace.config import Config
 from headrace.config.parsing import Trigger
+from headrace.config.settings import field_of, settings_of
 from headrace.connect.source import RunningSources, create_source_topics
 from headrace.directories import state_directory
 from headrace.errors import StageRerunError, StreamsError
+from headrace.extras import needs_extra
 from headrace.hints import explain_names
 from headrace.log.open import open_log
 from headrace.log.protocol import Log
 from headrace.model.ids import TaskId
+from headrace.model.partitioner import KeyPartitioner
 from headrace.model.windows import milliseconds
 from headrace.query.follower import view_latest
 from headrace.query.metrics import NodeIndex, streams_metrics
 from headrace.query.queries import Position, Query, QueryResult
 from headrace.query.status import ApplicationReport, SampledRecord, format_samples
+from headrace.secrets import log_own_lines, mask_secrets
 from headrace.spark.application_state import QueryStoppedError, State, ended_by_signals
 from headrace.spark.changelogs import write_changelogs
 from headrace.spark.job import (
@@ -40,6 +44,7 @@ from headrace.spark.job import (
     remove_state,
 )
 from headrace.spark.stats import ApplicationStats
+from headrace.spark.topics import parse_start
 from headrace.state.protocols import (
     KeyValueStore,
     ReadOnlyKeyValueStore,
@@ -62,6 +67,22 @@ V = TypeVar("V")
 R = TypeVar("R")
 LOOK = 0.25  # seconds between two checks of a run
 RERUNS = 5  # runs in a row that end because of Spark, without a batch in between
+
+
+class _Arguments(NamedTuple):
+    """What an application was made with, for `with_settings`."""
+
+    topology: Topology
+    log: str | None
+    checkpoint: str | None
+    guarantee: str | None
+    commit_interval: int | timedelta | None
+    spark: Any
+    master: str | None
+    trigger: Trigger | None
+    config: Mapping[str, Any] | str | Path | None
+    at_step: AtStep
+    options: Mapping[str, Any]
 
 
 @explain_names(
@@ -93,6 +114,10 @@ class Application:
     `spark` is a SparkSession; without one Headrace makes its own, on `master`. `trigger` is "real-time" (slots stay
     alive between batches: milliseconds) or "micro-batch" (a Spark job for every batch: cores are free in between).
 
+    With `backfill`, a start that finds new stores fills them from history first: the source topics are read again up to
+    the current positions, for these stores only. `starts` says where new source topics begin: "earliest", "latest", an
+    offset, a `datetime`, or a `timedelta` before now; without it `auto.offset.reset` does.
+
     `config` is a mapping with Kafka Streams' dotted names or the path of a `.properties` file; the same settings can be
     given as keywords, which win. A setting that neither gives is looked up in the environment:
     `HEADRACE_COMMIT_INTERVAL_MS`.
@@ -119,12 +144,17 @@ class Application:
         spark: Any = None,
         master: str | None = None,
         trigger: Trigger | None = None,
+        backfill: bool = False,
+        starts: Mapping[str, str | int | datetime | timedelta] | None = None,
         config: Mapping[str, Any] | str | Path | None = None,
         at_step: AtStep = ignore_step,  # called at every step of a batch, in the process that takes it
         **options: Any,
     ) -> None:
         if not isinstance(topology, Topology):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise TypeError(f"Application needs a Topology, as builder.build() makes it, not {topology!r}")
+        self._given = _Arguments(
+            topology, log, checkpoint, guarantee, commit_interval, spark, master, trigger, config, at_step, options
+        )
         settings = make_config(
             application_id, config, options,
             guarantee=guarantee, commit_interval=commit_interval, trigger=trigger,
@@ -141,6 +171,8 @@ class Application:
             at_step=at_step,
             spark=spark,
             master=master,
+            backfill=backfill,
+            starts={topic: parse_start(start) for topic, start in (starts or {}).items()},
         )
         self._state, self._listeners = State.CREATED, list[Callable[[State, State], None]]()
         self._lock, self._over = threading.RLock(), threading.Event()
@@ -148,8 +180,37 @@ class Application:
         self._sources: RunningSources | None = None
         self._watcher: threading.Thread | None = None
         self._failed: Exception | None = None
-        self._paused = False
+        self._paused = self._is_ending = False
+        self._changes: dict[str, Any] | None = None  # that the last start made to the checkpoint
         self._totals = ApplicationStats(NodeIndex(graph, application_id), settings.errors_dead_letter_queue_topic_name)
+
+    def with_settings(self, settings: Mapping[str, Any]) -> Application:
+        """Returns an application that differs in these settings, which have Kafka Streams' dotted names.
+
+        >>> from headrace import StreamsBuilder
+        >>> builder = StreamsBuilder()
+        >>> builder.stream("lines").to("copies")
+        >>> app = Application("copy", builder.build(), log="file:./data", commit_interval=500)
+        >>> app.with_settings({"commit.interval.ms": 100}).setup.config.commit_interval_ms
+        100
+        """
+        given, changed = self._given, {field_of(name) for name in settings}
+        other = Application(
+            self.application_id,
+            given.topology,
+            given.log,
+            checkpoint=given.checkpoint,
+            guarantee=None if "processing_guarantee" in changed else given.guarantee,
+            commit_interval=None if "commit_interval_ms" in changed else given.commit_interval,
+            spark=given.spark,
+            master=given.master,
+            trigger=None if "processing_trigger" in changed else given.trigger,
+            config={**settings_of(given.config), **settings},
+            at_step=given.at_step,
+            **{name: value for name, value in given.options.items() if name not in changed},
+        )
+        other._listeners = [*self._listeners]
+        return other
 
     # ------------------------------------------------------------------------------------------- starting, stopping
     def start(self) -> None:
@@ -157,7 +218,7 @@ class Application:
         with self._lock:
             if self._run is not None:
                 raise StreamsError(f"{self.application_id} is {self._state} already")
-            self._failed, self._over = None, threading.Event()
+            self._failed, self._over, self._is_ending = None, threading.Event(), False
             self._become(State.REBALANCING)
             if self._over.is_set():  # a listener has stopped it
                 self._become(State.NOT_RUNNING)
@@ -181,9 +242,22 @@ class Application:
 
     def _opened(self) -> Run:
         # Importing Spark takes a second, which a test of a topology need not spend.
-        from headrace.spark.run import Run  # noqa: PLC0415
+        with needs_extra("spark"):
+            from headrace.spark.run import Run  # noqa: PLC0415
 
-        return Run(self.setup, self._totals, paused=self._paused, describe=self._describe_sources)
+        run = Run(self.setup, self._totals, paused=self._paused, describe=self._describe)
+        plan = run.coordinator.changes
+        if plan is not None:
+            new = {change.name for change in plan.changes if (change.subject, change.action) == ("store", "new")}
+            empty = sorted(new - self.setup.graph.global_stores.keys())
+            if empty and not self.setup.backfill:
+                _log.warning(
+                    "begins empty, because it is new: %s. Started with --backfill, it is filled from what the log has",
+                    ", ".join(empty),
+                )
+            made = plan.to_json()
+            self._changes = {**made, "changes": [change for change in made["changes"] if change["action"] != "kept"]}
+        return run
 
     def _open_log(self) -> Log:
         return open_log(self.setup.log, self.setup.config.client_settings)
@@ -202,9 +276,11 @@ class Application:
             default_partitions=config.num_partitions, at_step=self.setup.at_step,
         )  # fmt: skip
 
-    def _describe_sources(self) -> dict[str, Any]:
-        sources = self._sources
-        return {} if sources is None else {"sources": [report._asdict() for report in sources.reports()]}
+    def _describe(self) -> dict[str, Any]:
+        """What the heartbeat says about the sources, and about the changes of the last start."""
+        sources, changes = self._sources, self._changes
+        found: dict[str, Any] = {} if sources is None else {"sources": [r._asdict() for r in sources.reports()]}
+        return found if changes is None else {**found, "changes": changes}
 
     def stop(self) -> None:
         """Ends after the batch that is running, and delivers what is committed.
@@ -240,7 +316,9 @@ class Application:
                 self._become(State.PENDING_SHUTDOWN)
             is_whole = False
             try:
-                is_whole = run.close(None if end is None else max(0.0, end - time.monotonic()))
+                is_whole = run.close(
+                    None if end is None else max(0.0, end - time.monotonic()), self._describe_failure()
+                )
             except Exception:
                 if self._failed is None:
                     raise
@@ -260,7 +338,7 @@ class Application:
         The signals stop it as `stop` does. A second SIGINT ends the process at once, as a crash would: the next start
         continues with the last batch.
         """
-        with ended_by_signals() as over, self._running_until(over):
+        with ended_by_signals(self._announce_end) as over, self._running_until(over):
             while not over.wait(LOOK):
                 self._check()
                 if self._state is State.NOT_RUNNING:  # another thread, or a listener, has stopped it
@@ -268,7 +346,7 @@ class Application:
 
     def run_available(self) -> None:
         """Processes what is in the log, and in the sources, and stops: for batch use."""
-        with ended_by_signals() as over, self._running_until(over):
+        with ended_by_signals(self._announce_end) as over, self._running_until(over):
             self._drain(over.is_set, None)
 
     @contextmanager
@@ -277,6 +355,7 @@ class Application:
 
         The signal may have ended a process that the start needs: systemd sends it to all processes of a service.
         """
+        log_own_lines()
         try:
             self.start()
         except Exception as error:
@@ -297,6 +376,12 @@ class Application:
 
     # ---------------------------------------------------------------------------------------------- while it runs
     @property
+    def is_ready(self) -> bool:
+        """True when it runs and a batch can begin: Spark has started the slots, and these have the tasks."""
+        run = self._run
+        return run is not None and self._state is State.RUNNING and run.is_ready
+
+    @property
     def state(self) -> State:
         """The state, under Kafka Streams' name: CREATED, RUNNING, NOT_RUNNING and so on."""
         return self._state
@@ -305,7 +390,15 @@ class Application:
         """Calls `listener(new, old)` at every change of the state, in the thread that makes it."""
         self._listeners.append(listener)
 
+    def _announce_end(self) -> None:
+        """Says at the signal that the application ends, though the start or the batch that runs may take seconds."""
+        if self._state in {State.REBALANCING, State.RUNNING}:
+            self._become(State.PENDING_SHUTDOWN)
+            self._is_ending = True
+
     def _become(self, state: State) -> None:
+        if self._is_ending and state in {State.REBALANCING, State.RUNNING}:
+            return
         before, self._state = self._state, state
         for listener in self._listeners if before != state else ():
             try:
@@ -350,11 +443,18 @@ class Application:
             self._become(State.RUNNING)
 
     def _fail(self, error: Exception) -> None:
-        summary = None if self.setup.config.log_record_values else getattr(error, "summary", None)
-        _log.error("%s has stopped: %s", self.application_id, summary or error)
         self._failed = error
+        _log.error("%s has stopped: %s", self.application_id, self._describe_failure())
         self._become(State.PENDING_ERROR)
         self.stop()
+
+    def _describe_failure(self) -> str | None:
+        """Why the application has failed, without data of records unless a setting allows it; None if it has not."""
+        error = self._failed
+        if error is None:
+            return None
+        summary = None if self.setup.config.log_record_values else getattr(error, "summary", None)
+        return mask_secrets(str(summary or error))
 
     def _check(self) -> None:
         if self._failed is not None:
@@ -430,7 +530,8 @@ class Application:
         Nothing is changed, and the application may be running. `print(app.plan().describe())` shows the plan;
         `plan.decisions` has what the user must decide before the application starts.
         """
-        from headrace.spark.job_planner import read_change_plan  # noqa: PLC0415 - as in `_opened`
+        with needs_extra("spark"):
+            from headrace.spark.job_planner import read_change_plan  # noqa: PLC0415 - as in `_opened`
 
         return read_change_plan(self.setup)
 
@@ -474,9 +575,14 @@ class Application:
         """
         return self._running().follower.query(store_name(store), query, at_least=at_least, as_of=as_of)
 
-    def metadata_for_key(self, store: str | StoreSpec[Any], key: Any) -> TaskId:
-        """The task that has a key of a store."""
-        return self._running().task_of(store_name(store), key)
+    def metadata_for_key(
+        self, store: str | StoreSpec[Any], key: Any, partitioner: KeyPartitioner[Any] | None = None
+    ) -> TaskId:
+        """The task that has a key of a store; of a windowed store, the key without its window.
+
+        `partitioner` is needed if the topic behind which the store is has a partitioner that is a plain function.
+        """
+        return self._running().task_of(store_name(store), key, partitioner)
 
     def metrics(self) -> dict[str, float]:
         """Counts and times in milliseconds, under Kafka Streams' names; the parts of a count follow a slash."""
@@ -493,6 +599,7 @@ class Application:
         sources = self._sources
         if sources is not None:
             known["sources"] = sources.reports()
+        known["changes"] = self._changes
         error = None if failed is None else str(failed)
         return ApplicationReport(state=self._state, paused=self._paused, error=error, **known)
 
@@ -510,6 +617,7 @@ def read_store(
 
     Serdes that are not Headrace's own need the topology, and defaults of the application its config.
     """
-    from headrace.spark.store_frames import read_store as read  # noqa: PLC0415
+    with needs_extra("spark"):
+        from headrace.spark.store_frames import read_store as read  # noqa: PLC0415
 
     return read(spark, checkpoint, store, batch, topology=topology, config=config)

@@ -59,6 +59,11 @@ def _own_home(environment: Mapping[str, str]) -> Path | None:
         return None
 
 
+def cache_directory() -> Path:
+    """Returns the directory for what can be fetched or made again: `headrace` in `XDG_CACHE_HOME`, or in `~/.cache`."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "headrace"
+
+
 def temporary_directory() -> Path:
     """Returns the directory of this user for sockets and files of running applications, created if it is missing."""
     directory = Path(tempfile.gettempdir()).absolute() / f"headrace-{os.geteuid()}"

@@ -3,6 +3,7 @@
 StreamsError
 ├── TopologyError                    a topology with bad names, unknown parents, or a topic that is read twice
 ├── ConfigError                      a setting with a value that is not valid; also a ValueError
+│   └── MissingExtraError            a package is not installed that an extra of Headrace installs
 ├── SerializationError               a key or value that a serde rejects
 ├── SchemaRegistryError              a schema registry does not answer, or does not have a schema
 │   └── IncompatibleSchemaError      a registry rejects a schema, because others could not read or write with it
@@ -77,6 +78,17 @@ class TopologyError(StreamsError):
 
 class ConfigError(StreamsError, ValueError):
     """A setting that cannot be understood."""
+
+
+class MissingExtraError(ConfigError):
+    """A package that only an extra of Headrace installs: `package` is its name, `extra` that of the extra."""
+
+    def __init__(self, package: str, extra: str) -> None:
+        super().__init__(f"{package} is not installed: pip install 'headrace[{extra}]'")
+        self.package, self.extra = package, extra
+
+    def __reduce__(self) -> tuple[type[MissingExtraError], tuple[str, str]]:
+        return MissingExtraError, (self.package, self.extra)
 
 
 class InvalidStateStoreError(StreamsError):
@@ -265,11 +277,11 @@ class PositionNotReachedError(StreamsError):
 
 
 class BatchNotKeptError(StreamsError):
-    """An answer as of a batch that is not kept, or has not happened."""
+    """A batch that is not kept, or has not happened: no answer can be as of it, and it cannot run again."""
 
-    def __init__(self, batch: int, last: int) -> None:
+    def __init__(self, batch: int, last: int, message: str | None = None) -> None:
         why = "it has not happened yet" if batch > last else "it is not kept any more"
-        super().__init__(f"there is no answer as of batch {batch}: {why}. The last batch is {last}")
+        super().__init__(message or f"there is no answer as of batch {batch}: {why}. The last batch is {last}")
         self.batch, self.last = batch, last
 
 

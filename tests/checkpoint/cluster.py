@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+from headrace.checkpoint.backfill_checkpoint import Backfill
 from headrace.checkpoint.carry_over import find_migrations
-from headrace.checkpoint.changes import align_fingerprint
+from headrace.checkpoint.change_plan import align_fingerprint
 from headrace.checkpoint.compaction import CompactionPolicy
 from headrace.checkpoint.coordinator import CommitHooks, CommitOptions, Coordinator
 from headrace.checkpoint.files import read_blob, read_delta
-from headrace.checkpoint.fingerprint import compute_fingerprint
+from headrace.checkpoint.fingerprint import compute_fingerprint, mark_old_values
 from headrace.checkpoint.ledger import read_ledger
 from headrace.checkpoint.outbox import decode_rows
 from headrace.checkpoint.ownership import LeaseHolder
@@ -28,9 +30,12 @@ from headrace.model.ids import TaskId, TopicPartition
 from headrace.model.partitioner import partition_of
 from headrace.runtime.partitioning import lay_out_state, route_records
 from headrace.runtime.rows import Inputs, PartitionBatch, Row, batch_rows, read_batches
+from headrace.runtime.serdes import resolved, serdes_of
 from headrace.runtime.task import Task, TaskEnvironment
 from headrace.state.delta import Delta
 from headrace.state.engine import MemoryEngine
+from headrace.state.migration import find_migration, list_of_new
+from headrace.state.task_state import PREFIX, table_prefix
 from headrace.topology.subtopologies import hold_counts, partition_counts, plan, route_sources, task_counts
 from tests.checkpoint.programs import CONFIG, Program
 from tests.clocks import ManualClock
@@ -82,6 +87,7 @@ class Cluster:
     def __init__(
         self, ground: Ground, program: Program, *, limit: int = 2, inline: int = 1 << 20,
         options: CommitOptions = EAGER, at_step: AtStep = ignore_step, config: Config = CONFIG,
+        backfill: Callable[[Cluster], Backfill] | None = None, migrates_all: bool = False,
     ) -> None:  # fmt: skip
         self.ground, self.limit, self.inline, self.at_step, self.config = ground, limit, inline, at_step, config
         self.storage, self.log = ground.storage, ground.log
@@ -100,10 +106,10 @@ class Cluster:
         self.open: dict[TaskId, Task] = {}
         self.restored: list[str] = []
         self.layouts = {number: lay_out_state(self.graph, stage, config) for number, stage in self.plan.stages.items()}
-        fingerprint = compute_fingerprint(
+        self.fingerprint = fingerprint = compute_fingerprint(
             self.graph, self.plan, config, tasks=self.tasks, partitions=internal, before=before
         )
-        self.plan = route_sources(self.plan, [shape.number for shape in fingerprint.groups if shape.grown_from])
+        self.plan = route_sources(self.plan, fingerprint.routed)
         self.tasks |= {reader: self.tasks[number] for reader, number in self.plan.readers.items()}
         self.sources = {topic: stage.number for stage in self.plan.stages.values() for topic in stage.topics}
         self.coordinator = Coordinator.open(
@@ -112,10 +118,13 @@ class Cluster:
             migrations=find_migrations(self.graph, config),
             positions={at: extent.earliest for at, extent in self._extents().items()},
             divider=Divider(layout_of=self.layouts.__getitem__),
+            backfill=None if backfill is None else backfill(self),
+            migrates_all=migrates_all,
             options=options,
             hooks=CommitHooks(clock=ground.clock, process=ME, has_exited=lambda *_: True, at_step=at_step),
         )  # fmt: skip
         self.checkpoint = self.coordinator.ledger.checkpoint
+        self.graph = mark_old_values(self.graph, self.coordinator.ledger.fingerprint)
 
     # ---------------------------------------------------------------------------------------------------- batches
     def run(self, batches: int = 1_000) -> int:
@@ -149,9 +158,27 @@ class Cluster:
         found = {}
         for at, extent in self._extents().items():
             start = self.coordinator.ledger.positions[at]
-            if start < extent.end:
-                found[at] = (start, min(extent.end, start + self.limit))
-        return found
+            end = min(extent.end, self.coordinator.ledger.stops.get(at, extent.end))
+            if start < end:
+                found[at] = (start, min(end, start + self.limit))
+        return self._align(found)
+
+    def _align(self, found: dict[TopicPartition, tuple[int, int]]) -> dict[TopicPartition, tuple[int, int]]:
+        """As `batch_planner` does it: records of one key in two partitions of a grown topic go by their times."""
+        routed = {at for at in found if self.sources[at.topic] in self.plan.readers}
+        extents = self._extents()
+        times = {at: self._times(at, found[at][1], found[at][1] + 1) for at in routed if found[at][1] < extents[at].end}
+        if not times:
+            return found
+        slowest = min(times, key=lambda at: times[at])
+        for at in routed - {slowest}:
+            start, end = found[at]
+            earlier = [time < times[slowest][0] for time in self._times(at, start, end)]
+            found[at] = (start, start + (earlier.index(False) if False in earlier else len(earlier)))
+        return {at: span for at, span in found.items() if span[0] < span[1]}
+
+    def _times(self, at: TopicPartition, start: int, end: int) -> list[int]:
+        return [row[3] for chunk in self.log.read(at, start, end) for row in chunk.rows()]
 
     def _extents(self):
         extents = self.log.extents(list(self.sources))
@@ -175,6 +202,8 @@ class Cluster:
         )
 
     def _partitions(self, topic: str) -> int | None:
+        if topic in self.counts:
+            return self.counts[topic]
         return self.log.topic(topic).partitions if topic in self.log.topics() else None
 
     def _run_task(self, receipt: Receipt, own, inbox, clock: int) -> Receipt:
@@ -193,8 +222,8 @@ class Cluster:
         delta = Delta(receipt.version, tuple(task.state.engine.scan(b"", None))) if whole else result.delta
         positions = {at: end for at, (_, end) in own.items()}
         receipt = replace(
-            receipt, whole=whole, positions=positions, dropped=result.dropped, due=task.next_tick, sent=sent,
-            consumed=consumed,
+            receipt, whole=whole, positions=positions, dropped=result.dropped, drops=result.drops, due=task.next_tick,
+            sent=sent, consumed=consumed,
         )  # fmt: skip
         return complete_receipt(
             self.storage, receipt, delta, outputs, carried, self._partitions, inline=self.inline, at_step=self.at_step
@@ -263,6 +292,27 @@ class Cluster:
         return self.homes[task]
 
     def stores(self) -> dict[TaskId, list[tuple[bytes, bytes]]]:
+        """The state of every task, in its new form where values are migrated when they are read."""
+        return {task: self._as_read(rows) for task, rows in self.raw_stores().items()}
+
+    def _as_read(self, rows: list[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
+        found = dict(rows)
+        for name, spec in self.graph.stores.items():
+            if spec.has_old_values:
+                migration = find_migration(resolved(spec, serdes_of(self.config)))
+                assert migration is not None
+                for table in (name, f"{name}/past"):
+                    prefix, listed = table_prefix(table), table_prefix(list_of_new(table, name))
+                    part = table.removeprefix(name).removeprefix("/")
+                    found |= {
+                        key: migration.migrate(part, value)
+                        for key, value in rows
+                        if key.startswith(prefix) and listed + key[PREFIX:] not in found
+                    }
+                    found = {key: value for key, value in found.items() if not key.startswith(listed)}
+        return list(found.items())
+
+    def raw_stores(self) -> dict[TaskId, list[tuple[bytes, bytes]]]:
         """The state of every task as the checkpoint has it, which is what engines hold that are at its version."""
         ledger = read_ledger(self.storage, self.coordinator.number - 1)
         found = {}

@@ -2,8 +2,8 @@
 
 import pytest
 
-from headrace import Materialized, StreamsBuilder, serde
-from headrace.checkpoint.changes import match_stores, match_topics, plan_changes
+from headrace import Materialized, StreamsBuilder, TimeWindows, serde
+from headrace.checkpoint.change_plan import match_stores, match_topics, plan_changes
 from headrace.checkpoint.ledger import Ledger
 from tests.checkpoint.programs import TEXTS
 from tests.checkpoint.test_fingerprints import counting, fingerprint
@@ -100,8 +100,16 @@ def test_what_does_not_fit_says_why():
     rescaled = planned(counting(), counting(), (2, 3), refusals=lambda number: [])
     assert rescaled.decisions == []
     assert rescaled.rescaled == {1: (2, 3)}
+    assert "late" not in rescaled.describe()
     (decision,) = planned(counting(), counting(), (2, 3), refusals=lambda number: ["because"]).decisions
     assert "because" in decision
+
+
+def test_the_plan_says_where_stream_time_decides():
+    builder = StreamsBuilder()
+    builder.stream("in", **TEXTS).group_by_key().windowed_by(TimeWindows.of(100)).count(store="visits")
+    plan = planned(builder.build(), builder.build(), (2, 3), refusals=lambda number: [])
+    assert "a record of visits may be late that was not before" in plan.describe()
 
 
 def test_sources_and_sub_topologies_that_come_and_go():
@@ -121,7 +129,9 @@ def test_sources_and_sub_topologies_that_come_and_go():
 def test_a_plan_is_plain_data_too():
     found = planned(counts(("mine", "out")), counts(("yours", "out"))).to_json()
     assert (found["application"], found["batch"], found["decisions"]) == ("app", 7, 1)
-    assert {"subject", "name", "action", "before", "effect", "decision", "entries", "bytes"} == set(found["changes"][0])
+    assert {"subject", "name", "action", "before", "effect", "decision", "choice", "entries", "bytes"} == set(
+        found["changes"][0]
+    )
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,9 @@ from pathlib import Path
 
 import pytest
 
+from headrace.checkpoint import local_copies
 from headrace.checkpoint.local_copies import LocalCopies
+from headrace.directories import check_folder
 from headrace.errors import InvalidStateStoreError, UnsafePathError
 from headrace.model.ids import TaskId
 from headrace.state.engine import Version
@@ -91,6 +93,19 @@ def test_a_standby_of_the_same_host_is_not_waited_for(place, tmp_path):
     assert coming.open(TASK, others=1, patience=60).directory == tmp_path / "0_1.1"
 
 
+def test_a_copy_that_its_holder_removes_while_another_process_looks_is_not_missed(place, tmp_path, monkeypatch):
+    first, second = place(), place()
+    write(first, 3)
+
+    def check_a_moment_later(folder: Path) -> None:
+        if folder == tmp_path / "0_1":
+            shutil.rmtree(folder)  # it was of another checkpoint, and its holder begins anew
+        check_folder(folder)
+
+    monkeypatch.setattr(local_copies, "check_folder", check_a_moment_later)
+    assert second.open(TASK).directory == tmp_path / "0_1.1"
+
+
 def test_patience_ends(place, tmp_path):
     stays, coming = place(), place()
     write(stays, 3)
@@ -99,7 +114,9 @@ def test_patience_ends(place, tmp_path):
 
 HOLDER = """
 import sys
+from headrace.checkpoint import local_copies
 from headrace.checkpoint.local_copies import LocalCopies
+from headrace.directories import check_folder
 from headrace.model.ids import TaskId
 from headrace.state.engine import Version
 copies = LocalCopies(sys.argv[1], "c0ffee")

@@ -7,15 +7,17 @@ from typing import Any
 
 import pytest
 
+from headrace.checkpoint import coordinator
 from headrace.checkpoint.coordinator import CommitHooks, Coordinator
 from headrace.checkpoint.files import MANIFESTS, manifest_name
 from headrace.checkpoint.fingerprint import Fingerprint
 from headrace.checkpoint.ledger import manifest_numbers, read_ledger
+from headrace.checkpoint.manifest import decode_manifest, encode_manifest
 from headrace.checkpoint.receipt import Receipt, complete_receipt, new_attempt
 from headrace.checkpoint.steps import TAKEOVER
 from headrace.checkpoint.storage import ObjectStorage
-from headrace.errors import FencedError, ProducerFencedError
-from headrace.model.ids import TaskId
+from headrace.errors import CheckpointCorruptedError, FencedError, LogBusyError, ProducerFencedError
+from headrace.model.ids import TaskId, TopicPartition
 from headrace.state.delta import Delta
 from tests.checkpoint.cluster import ME, eager
 from tests.checkpoint.memory_log import MemoryLog
@@ -64,13 +66,16 @@ def opened(storage: Any, log: Any, *, at_step=lambda moment: None, options=OPTIO
     return Coordinator.open(storage, log, "app", Fingerprint((), (), {}), options=options, hooks=hooks)
 
 
-def commit(coordinator: Coordinator, storage: Any) -> None:
+OUTPUT: Any = ("t", 0, b"key", b"value", 5, (), ())
+
+
+def commit(coordinator: Coordinator, storage: Any, outputs: Any = ()) -> None:
     """Commits a batch in which a task has written a file."""
     task, number = TaskId(0, 0), coordinator.number
     base = coordinator.ledger.head(task).version
     receipt = Receipt(task=task, level=0, number=number, attempt=new_attempt(), base=base)
     delta = Delta(receipt.version, ((b"key", b"%d" % number),))
-    coordinator.commit(number, 0, [complete_receipt(storage, receipt, delta, [], {}, lambda _: None, inline=0)])
+    coordinator.commit(number, 0, [complete_receipt(storage, receipt, delta, outputs, {}, lambda _: 1, inline=0)])
 
 
 def test_an_owner_that_was_overtaken_during_its_takeover_does_not_go_on(storage, log):
@@ -94,6 +99,27 @@ def test_the_previous_owner_may_deliver_and_commit_while_the_next_one_reads_the_
         assert second.ledger.delivered == 3
         commit(second, storage)
     assert log.delivered("app") == 5
+
+
+@pytest.mark.parametrize("batches", [0, 1])
+def test_the_previous_owner_may_purge_the_state_that_the_next_one_brings_to_a_new_form(
+    storage, log, monkeypatch, batches
+):
+    owner = opened(storage, log)
+
+    def carry_over(*_given: Any, **_named: Any) -> None:
+        monkeypatch.undo()
+        for _ in range(batches):
+            commit(owner, storage)
+        raise CheckpointCorruptedError("a file is missing", file="deltas/0_0/1")
+
+    monkeypatch.setattr(coordinator, "carry_over", carry_over)
+    if batches:
+        with opened(storage, log) as second:
+            assert second.number == 3
+    else:  # nobody has committed: the file is really missing
+        with pytest.raises(CheckpointCorruptedError, match="a file is missing"):
+            opened(storage, log)
 
 
 def test_a_broker_that_has_just_started_may_show_an_earlier_marker_for_a_moment(storage, log):
@@ -181,3 +207,75 @@ def test_an_owner_that_wakes_up_between_its_records_and_their_marker_does_not_mo
     later[0].close()
     with opened(storage, log, options=options) as again:
         commit(again, storage)
+
+
+def test_an_instance_that_is_overtaken_while_it_catches_up_does_not_take_the_checkpoint_for_damaged(storage):
+    log = MemoryLog(t=1)
+    away, watched = Watched(log), Watched(storage)
+
+    def refuse(*given: Any) -> None:
+        away.once("before", "begin_delivery", refuse)
+        raise LogBusyError("the log does not answer")
+
+    owner = opened(storage, away)
+    commit(owner, storage, [OUTPUT])
+    away.once("before", "begin_delivery", refuse)
+    with pytest.raises(LogBusyError):
+        commit(owner, storage, [OUTPUT])
+
+    def overtake(name: str, *rest: Any) -> None:
+        """Another instance delivers, and purges, what this one is about to read."""
+        if not name.startswith("outboxes/"):
+            watched.once("before", "read", overtake)
+            return
+        with opened(storage, log) as later:
+            commit(later, storage)
+            commit(later, storage)
+        assert name not in storage.names()
+
+    watched.once("before", "read", overtake)
+    with pytest.raises(FencedError, match="another instance has taken over"):
+        opened(watched, log)
+    assert len(log.rows[TopicPartition("t", 0)]) == 2
+
+
+def test_a_broker_that_has_just_started_may_hide_the_delivery_of_a_batch_whose_outbox_is_purged(storage):
+    log = MemoryLog(t=1)
+    owner = opened(storage, log)
+    commit(owner, storage, [OUTPUT])
+    (outbox,) = storage.names("outboxes/")
+    storage.delete(outbox)  # as the purge after the next batch does
+    watched, looks = Watched(log), list[str]()
+    marker, log.markers["app"] = log.markers["app"], 0
+
+    def look(application: str) -> None:
+        looks.append(application)
+        if len(looks) == 4:
+            log.markers["app"] = marker
+        watched.once("after", "delivered", look)
+
+    watched.once("after", "delivered", look)
+    with opened(storage, watched, options=replace(OPTIONS, marker_timeout_ms=60_000)) as second:
+        commit(second, storage, [OUTPUT])
+    assert len(log.rows[TopicPartition("t", 0)]) == 2
+
+
+def test_an_instance_with_an_old_list_of_manifests_may_meet_one_that_a_replaced_owner_has_created_again(storage, log):
+    options = replace(OPTIONS, keep=2)
+    owner = opened(storage, log, options=options)
+    for _ in range(3):
+        commit(owner, storage)
+    watched, name = Watched(storage), manifest_name(2)
+    replaced, _ = decode_manifest(storage.read(name), name)
+
+    def go_on(prefix: str = "") -> None:
+        if prefix != MANIFESTS:
+            watched.once("after", "names", go_on)
+            return
+        commit(owner, storage)
+        assert name not in storage.names()
+        storage.create(name, encode_manifest(replace(replaced, clock=replaced.clock + 1)))
+
+    watched.once("after", "names", go_on)
+    with opened(watched, log, options=options) as second:
+        assert second.ledger.number == 5

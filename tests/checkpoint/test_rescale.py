@@ -12,6 +12,7 @@ from headrace import (
     Buffer,
     EmitStrategy,
     JoinWindows,
+    KeyPartitioner,
     Materialized,
     Processor,
     Record,
@@ -31,7 +32,7 @@ from headrace.errors import CheckpointMismatchError
 from headrace.model.ids import TaskId, TopicPartition
 from headrace.model.partitioner import partition_of
 from headrace.runtime.partitioning import CELLS
-from headrace.state.task_state import table_prefix
+from headrace.state.task_state import PREFIX, table_prefix
 from tests.checkpoint.cluster import Cluster, Ground, Killed, Killer
 from tests.checkpoint.memory_log import MemoryLog
 from tests.checkpoint.programs import TEXTS, Program
@@ -237,6 +238,69 @@ def test_a_partitioner_of_its_own_is_refused():
     own = {"partitioner": lambda topic, key, value, count: 0, "declared": True}
     with pytest.raises(CheckpointMismatchError, match="the partitioner of by-key-repartition is a function of its own"):
         two_runs(partial(processing, 2, **own), partial(processing, 4, **own))
+
+
+def by_last_digit(key: str, partitions: int) -> int:
+    return int(key[-1]) * 7 % partitions
+
+
+class Doubled(Totals):
+    """Has another key than the records, which is made of theirs."""
+
+    def process(self, record: Record) -> None:
+        super().process(Record(f"{record.key}/{len(record.key)}", record.value, record.timestamp))
+
+
+@pytest.mark.parametrize("before, after", [(2, 5), (6, 4), (3, 1)])
+def test_state_behind_a_declared_partitioner_is_divided_by_it(before, after):
+    def build(partitions: int) -> Topology:
+        builder = StreamsBuilder()
+        stream = builder.stream("in", **TEXTS).repartition(
+            name="by-key", partitions=partitions, partitioner=KeyPartitioner(by_last_digit), **TEXTS
+        )
+        stream.group_by_key().count(store="counts")
+        stream.group_by_key().windowed_by(TimeWindows.of(100)).count(store="windows")
+        store = Stores.key_value("totals", key=serde.STRING, value=serde.LONG)
+        builder.add_store(store.partitioned_by_key(lambda key: key.partition("/")[0]))
+        stream.process(Doubled, "totals")
+        return builder.build()
+
+    cluster = two_runs(partial(build, before), partial(build, after))
+    found = {}
+    for task, rows in cluster.stores().items():
+        for key, value in rows:
+            if key[:PREFIX] in (table_prefix("counts"), table_prefix("totals")):
+                name = key[PREFIX:].decode().partition("/")[0]
+                assert task.partition == by_last_digit(name, after)
+                found[key] = value
+    assert len(found) == 2 * len(KEYS)
+    cluster.run()
+    cluster.close()
+
+
+def test_topics_of_one_sub_topology_need_one_partitioner():
+    def build(partitions: int, other) -> Topology:
+        builder = StreamsBuilder()
+        first = builder.stream("in", **TEXTS).repartition(
+            name="one", partitions=partitions, partitioner=KeyPartitioner(by_last_digit), **TEXTS
+        )
+        second = builder.stream("in", **TEXTS).repartition(
+            name="two", partitions=partitions, partitioner=other, **TEXTS
+        )
+        first.merge(second).group_by_key().count(store="counts")
+        return builder.build()
+
+    with pytest.raises(CheckpointMismatchError, match="one-repartition, two-repartition have different partitioners"):
+        two_runs(partial(build, 2, None), partial(build, 4, None))
+    same = KeyPartitioner(by_last_digit)
+    two_runs(partial(build, 2, same), partial(build, 4, same)).close()
+
+
+def test_a_declared_partitioner_that_is_another_than_before_is_refused():
+    first = {"partitioner": KeyPartitioner(by_last_digit), "declared": True}
+    second = {"partitioner": KeyPartitioner(lambda key, count: 0), "declared": True}
+    with pytest.raises(CheckpointMismatchError, match="by its KeyPartitioner belongs to task 1_0"):
+        two_runs(partial(processing, 2, **first), partial(processing, 4, **second))
 
 
 def test_a_key_that_is_not_where_its_hash_says_is_refused():

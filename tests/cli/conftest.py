@@ -1,5 +1,6 @@
 import pytest
 
+from headrace.log.open import open_log
 from tests.cli.commands import Here
 
 
@@ -12,4 +13,7 @@ def headrace(capsys, monkeypatch):
 
 @pytest.fixture
 def address(tmp_path):
-    return f"file:{tmp_path}/log"
+    """An embedded log without topics."""
+    address = f"file:{tmp_path}/log"
+    open_log(address).close()
+    return address

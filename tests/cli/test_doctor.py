@@ -3,12 +3,20 @@
 import json
 import socket
 import sys
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
+from headrace import Admin
+from headrace.checkpoint.files import manifest_name
+from headrace.checkpoint.ledger import manifest_numbers, read_ledger
+from headrace.checkpoint.storage import DiskStorage
 from headrace.cli import doctor
-from headrace.spark.session import install_java
+from headrace.errors import CheckpointMismatchError
+from headrace.spark.java import install_java
 from tests.other_users import give_away
+from tests.query.programs import THREE, started
 
 DEBIAN_12 = 'ID=debian\nVERSION_ID="12"'
 
@@ -82,6 +90,88 @@ def test_a_file_in_the_way_is_named(tmp_path):
         doctor.check_checkpoint(str(tmp_path / "file" / "c")).found == f"{tmp_path}/file/c: {tmp_path}/file is a file"
     )
     assert doctor.check_log(f"file:{tmp_path}/file").result == "fail"
+
+
+@pytest.fixture
+def checkpoint(tmp_path):
+    cluster = started(THREE, storage=DiskStorage(tmp_path / "checkpoint"), limit=2)
+    cluster.run()
+    cluster.close()
+    return tmp_path / "checkpoint"
+
+
+def test_a_checkpoint_from_which_no_application_can_start_is_not_ok(checkpoint):
+    whole = doctor.check_checkpoint(str(checkpoint))
+    assert (whole.result, ", batch " in whole.found) == ("ok", True)
+    last = read_ledger(DiskStorage(checkpoint), manifest_numbers(DiskStorage(checkpoint))[-1])
+    files = [manifest_name(last.number), *(delta.blob.name for head in last.tasks.values() for delta in head.chain)]
+    for name in {files[0], files[-1]}:
+        file = checkpoint / name
+        content = file.read_bytes()
+        for damaged in (content[:-1], b"x" + content[1:], b""):
+            file.chmod(0o600)
+            file.write_bytes(damaged)
+            found = doctor.check_checkpoint(str(checkpoint))
+            assert (found.result, found.found[:35]) == ("fail", "an application cannot start from it")
+        file.write_bytes(content)
+    assert doctor.check_checkpoint(str(checkpoint)) == whole
+
+
+def test_a_large_checkpoint_is_not_read_whole(checkpoint, monkeypatch):
+    monkeypatch.setattr(doctor, "MAX_VERIFIED", 1)
+    assert doctor.check_checkpoint(str(checkpoint)).advice == doctor.VERIFY
+
+
+def test_an_object_store_that_cannot_be_read_is_not_ok():
+    assert doctor.check_checkpoint("memory:///shop").result == "ok"
+    assert doctor.check_checkpoint("no-such-store://shop").result == "fail"
+
+
+def test_an_application_is_compared_with_its_checkpoint(headrace, checkpoint, tmp_path, monkeypatch):
+    def mismatch():
+        raise CheckpointMismatchError("the checkpoint belongs to another application, 'bank'")
+
+    plan = SimpleNamespace(decisions=["counts: rename or remove it"], has_changes=True)
+    app: Any = SimpleNamespace(application_id="shop", plan=mismatch, setup=SimpleNamespace(checkpoint=str(checkpoint)))
+    assert "belongs to another application" in doctor.check_start(app).found
+    app.plan = lambda: plan
+    assert "1 to decide: counts: rename or remove it" in doctor.check_start(app).found
+    plan.decisions = []
+    assert doctor.check_start(app) == doctor.Check("start", "ok", "shop can start, with changes")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "doctor_shop.py").write_text(
+        "from headrace import Application, StreamsBuilder\n"
+        "builder = StreamsBuilder()\n"
+        "builder.stream('orders').to('copies')\n"
+        "app = Application('shop', builder.build(), 'file:log', checkpoint='nothing')\n"
+    )
+    found = {
+        check["what"]: check for check in json.loads(headrace("doctor", "--topology", "doctor_shop:app", "--json").out)
+    }
+    assert found["checkpoint"]["found"].startswith(str(tmp_path / "nothing"))
+    assert found["start"]["found"] == "shop begins, without state"
+    assert not (tmp_path / "nothing").exists()
+
+
+def test_topics_that_do_not_suit_the_topology_are_no_start(headrace, address, tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(tmp_path)
+    with Admin(address) as admin:
+        admin.create_topic("orders", partitions=2)
+        admin.create_topic("payments", partitions=3)
+    (tmp_path / "doctor_join.py").write_text(
+        "from headrace import Application, JoinWindows, StreamsBuilder, serde\n"
+        "builder = StreamsBuilder()\n"
+        "orders, payments = (builder.stream(name, value=serde.STRING) for name in ('orders', 'payments'))\n"
+        "orders.join(payments, lambda order, payment: order, windows=JoinWindows.of(10)).to('paid')\n"
+        f"app = Application('shop', builder.build(), '{address}', checkpoint='{tmp_path}/nothing')\n"
+    )
+    outcome = headrace("doctor", "--topology", "doctor_join:app", "--json")
+    assert outcome.out, outcome.err
+    (start,) = [check for check in json.loads(outcome.out) if check["what"] == "start"]
+    assert (start["result"], outcome.code) == ("fail", 1)
+    assert "orders" in start["found"]
+    assert "3" in start["found"]
 
 
 def test_a_port_that_is_taken_is_named(headrace):

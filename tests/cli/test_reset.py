@@ -8,6 +8,7 @@ from functools import partial
 import pytest
 
 from headrace import StreamsBuilder
+from headrace.checkpoint.copy import copy_checkpoint
 from headrace.checkpoint.fingerprint import Fingerprint, SubtopologyShape
 from headrace.checkpoint.ledger import Ledger, manifest_numbers
 from headrace.checkpoint.ownership import Ownership, this_process
@@ -324,6 +325,9 @@ def test_a_range_has_an_end_that_the_checkpoint_remembers(reset, ground):
     assert (row["new_position"], row["stop_at"]) == (2, 5)
     played(ground)  # later manifests remember it, too
     assert recover_ledger(ground.storage, 1).stops == {LINES: 5}
+    copied = open_storage("memory:///")
+    copy_checkpoint(ground.storage, copied, "second")
+    assert recover_ledger(copied, 1).stops == {LINES: 5}
     assert reset("--input-topics", "lines").code == 0
     assert recover_ledger(ground.storage, 1).stops == {}
 

@@ -19,6 +19,7 @@ from headrace.model.clock import SystemClock
 from headrace.query import Follower
 from headrace.query.client import Client, RemoteError
 from headrace.query.status import SlotReport, encode_slots
+from headrace.testing.broker import free_port
 from tests.checkpoint.cluster import Cluster, Ground
 from tests.cli.commands import started as started_process
 from tests.clocks import ManualClock
@@ -141,7 +142,18 @@ def test_the_status_shows_the_slots_of_a_running_application(command, tmp_path):
 def test_the_status_says_that_it_has_stopped(command):
     told = rows(command("status", "--json"))
     assert (told["state"], told["healthy"]) == ("NOT_RUNNING", True)
+    assert told["delivered"] == told["batch"]
     assert "Not running." in command("top", "--once").stdout
+
+
+def test_the_status_says_why_it_has_stopped(command, tmp_path):
+    cluster = started(THREE, storage=DiskStorage(tmp_path / "failed"), limit=4)
+    cluster.run()
+    cluster.coordinator.close(error="counts failed on lines/0 at offset 7: TypeError")
+    told = rows(command("status", "--json", at=tmp_path / "failed"))
+    assert (told["state"], told["healthy"]) == ("ERROR", False)
+    assert told["verdict"] == "Stopped by an error: counts failed on lines/0 at offset 7: TypeError"
+    cluster.kill()
 
 
 # ------------------------------------------------------------------------------------------------------- the web server
@@ -166,6 +178,23 @@ def test_a_server_prints_a_link_once_and_answers_until_a_signal(checkpoint, name
         process.send_signal(signal.SIGTERM)
         assert link.partition("=")[2] not in process.communicate(timeout=20)[1]
         assert process.returncode == 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["dashboard", "replica", "replica on disk"])
+def test_a_server_that_is_killed_leaves_the_checkpoint_alone_and_the_next_one_answers(checkpoint, kind, tmp_path):
+    def files():
+        return {path: path.read_bytes() for path in checkpoint.rglob("*") if path.is_file()}
+
+    before, options = files(), ("--state-dir", tmp_path) if kind.endswith("on disk") else ()
+    port = free_port()  # the same for both
+    for _ in range(2):
+        with server(checkpoint, kind.split()[0], "--no-token", "--port", port, *options) as (process, line):
+            with Client(line.split()[0]) as client:
+                assert client.get("counts", "k1").value == 5
+                process.kill()
+            assert process.wait(20) == -signal.SIGKILL
+    assert files() == before
 
 
 @pytest.mark.slow

@@ -101,3 +101,15 @@ def test_an_example_that_is_none_is_refused(headrace):
     outcome = headrace("demo", "stocks")
     assert outcome.code == 1
     assert "there is no example 'stocks' (there are: account," in outcome.err
+
+
+@pytest.mark.parametrize(
+    "command", ["topics list", "topics describe", "groups list", "consume --topic a", "dead-letters list --topic a"]
+)
+def test_a_log_that_is_not_there_is_an_error_and_is_not_created(headrace, tmp_path, command):
+    outcome = headrace(*command.split(), "--log", f"file:{tmp_path}/lgo")
+    assert (outcome.code, outcome.out) == (1, "")
+    assert outcome.err.startswith(
+        f"headrace: there is no log at file:{tmp_path}/lgo. `headrace topics create` begins one"
+    )
+    assert not (tmp_path / "lgo").exists()

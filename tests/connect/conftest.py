@@ -4,7 +4,15 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.connect.servers import MariaDbServer, MosquittoServer, PostgresServer, RedisServer
+from tests.connect.lives import Lives
+from tests.connect.servers import (
+    KafkaServer,
+    MariaDbServer,
+    MosquittoServer,
+    PostgresServer,
+    RedisServer,
+    S3Server,
+)
 from tests.kafka.fixtures import broker_address
 
 __all__ = ["broker_address"]
@@ -32,3 +40,29 @@ def redis_server() -> Iterator[RedisServer]:
 def mosquitto() -> Iterator[MosquittoServer]:
     with MosquittoServer() as server:
         yield server
+
+
+@pytest.fixture(scope="session")
+def s3() -> Iterator[S3Server]:
+    with S3Server() as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def kafka() -> Iterator[KafkaServer]:
+    with KafkaServer() as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def sessions() -> Iterator[MosquittoServer]:
+    """An MQTT broker that keeps its sessions."""
+    with MosquittoServer(keeps_sessions=True) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def lives() -> Iterator[Lives]:
+    """A process that forks those that are killed."""
+    with Lives() as lives:
+        yield lives

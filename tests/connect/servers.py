@@ -1,5 +1,7 @@
 """Real servers for the tests of sources and sinks: PostgreSQL, MariaDB, Redis and mosquitto, from Debian's packages.
 
+`S3Server` and `KafkaServer` have the same methods.
+
     with PostgresServer() as server:
         psycopg.connect(server.dsn)
         server.kill()       # as a machine that fails
@@ -11,17 +13,25 @@ run as root: if the tests do, it runs as the user that its package has made. `ma
 
 from __future__ import annotations
 
+import itertools
+import json
 import os
 import shutil
 import signal
 import socket
 import subprocess
+import sys
 import tempfile
+import threading
 import time
 from abc import ABC, abstractmethod
+from contextlib import suppress
 from pathlib import Path
 from typing import Self
 
+from headrace.testing import KafkaBroker
+
+ROOT = Path(__file__).parents[2]
 SECONDS = 60.0  # for a server to start or to stop: the machine may be busy
 
 
@@ -143,6 +153,8 @@ class PostgresServer(Server):
     def dsn(self) -> str:
         return f"postgresql://postgres@127.0.0.1:{self.port}/postgres"
 
+    place = dsn
+
     def _ping(self) -> None:
         import psycopg  # noqa: PLC0415
 
@@ -164,12 +176,14 @@ class MariaDbServer(Server):
     def _command(self) -> list[str]:
         return [
             _installed(self.program), "--no-defaults", f"--datadir={self.directory / 'data'}", f"--port={self.port}",
-            "--bind-address=127.0.0.1", f"--socket={self.directory / 'socket'}", "--innodb-flush-log-at-trx-commit=0",
+            "--bind-address=127.0.0.1", f"--socket={self.directory / 'socket'}", "--innodb-flush-log-at-trx-commit=2",
         ]  # fmt: skip
 
     @property
     def url(self) -> str:
         return f"mysql+pymysql://root@127.0.0.1:{self.port}/test"
+
+    place = url
 
     def _ping(self) -> None:
         import pymysql  # noqa: PLC0415
@@ -201,18 +215,131 @@ class RedisServer(Server):
 
 
 class MosquittoServer(Server):
-    """An MQTT broker without users."""
+    """An MQTT broker without users. With `keeps_sessions` it has sessions and messages again after `stop` and `start`.
+
+    `kill` loses what it has not written to disk, which is the broker's own guarantee.
+    """
 
     program = "mosquitto"
 
+    def __init__(self, *, keeps_sessions: bool = False) -> None:
+        self.keeps_sessions = keeps_sessions
+        super().__init__()
+
+    @property
+    def place(self) -> str:
+        return f"127.0.0.1:{self.port}"
+
     def _prepare(self) -> None:
-        (self.directory / "mosquitto.conf").write_text(f"listener {self.port} 127.0.0.1\nallow_anonymous true\n")
+        lines = [f"listener {self.port} 127.0.0.1", "allow_anonymous true", "max_queued_messages 0", "user root"]
+        if self.keeps_sessions:
+            lines += ["persistence true", f"persistence_location {self.directory}/"]
+        (self.directory / "mosquitto.conf").write_text("".join(f"{line}\n" for line in lines))
 
     def _command(self) -> list[str]:
         return [_installed(self.program), "-c", str(self.directory / "mosquitto.conf")]
 
     def _ping(self) -> None:
         socket.create_connection(("127.0.0.1", self.port), 5).close()
+
+
+class S3Server:
+    """An S3-compatible server behind a gate: `kill` closes the gate, so that nobody reaches the server."""
+
+    def __init__(self) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "tests.faults.s3"], cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+        )  # fmt: skip
+        assert self._process.stdout
+        address = json.loads(self._process.stdout.readline())
+        self._gate = Gate(int(address.rpartition(":")[2]))
+        self._places = itertools.count()
+
+    @property
+    def place(self) -> str:
+        """A new place in the bucket, with the options for a client."""
+        settings = f"endpoint=http://127.0.0.1:{self._gate.port}&region=us-east-1&access_key_id=someone"
+        return f"s3://bucket/{next(self._places)}?{settings}&secret_access_key=secret"
+
+    def kill(self) -> None:
+        self._gate.close()
+
+    stop = kill
+
+    def start(self) -> None:
+        self._gate.open()
+
+    def close(self) -> None:
+        self._gate.close()
+        self._process.communicate()  # it ends with its input
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+
+class Gate:
+    """Passes on connections to a port of 127.0.0.1. A closed gate refuses new ones, and breaks off the others."""
+
+    def __init__(self, target: int) -> None:
+        self._target, self.port = target, _free_port()
+        self._sockets = set[socket.socket]()
+        self.open()
+
+    def open(self) -> None:
+        self._listener = socket.create_server(("127.0.0.1", self.port))
+        threading.Thread(target=self._accept, args=(self._listener,), name="gate", daemon=True).start()
+
+    def close(self) -> None:
+        for one in (self._listener, *self._sockets):
+            with suppress(OSError):
+                one.shutdown(socket.SHUT_RDWR)
+            one.close()
+        self._sockets.clear()
+
+    def _accept(self, listener: socket.socket) -> None:
+        with suppress(OSError):
+            while True:
+                client, _ = listener.accept()
+                server = socket.create_connection(("127.0.0.1", self._target))
+                self._sockets |= {client, server}
+                for one, other in ((client, server), (server, client)):
+                    threading.Thread(target=self._pass, args=(one, other), daemon=True).start()
+
+    def _pass(self, one: socket.socket, other: socket.socket) -> None:
+        with suppress(OSError):
+            while data := one.recv(1 << 16):
+                other.sendall(data)
+        for end in (one, other):
+            with suppress(OSError):
+                end.shutdown(socket.SHUT_RDWR)
+            end.close()
+            self._sockets.discard(end)
+
+
+class KafkaServer:
+    """A Kafka broker of its own, to be killed."""
+
+    def __init__(self) -> None:
+        self._broker = KafkaBroker()
+        self.place = self._broker.address
+
+    def kill(self) -> None:
+        self._broker.kill()
+
+    stop = kill
+
+    def start(self) -> None:
+        self._broker.restart()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._broker.close()
 
 
 def _installed(program: str) -> str:

@@ -57,6 +57,9 @@ def test_a_pipeline_reads_what_is_there_once(tmp_path, headrace, monkeypatch):
     [
         ({}, "needs a type"),
         ({"type": "Files"}, "no source 'Files'.*FileSource"),
+        ({"type": "FileSink"}, "no source 'FileSink'"),
+        ({"type": "no_such_module:Source"}, "no_such_module.* cannot be imported"),
+        ({"type": "FileSource", "files": "x", "options": {"region": "${NO_SUCH_VARIABLE}"}}, "NO_SUCH_VARIABLE"),
         ({"type": "FileSource", "file": "x"}, "FileSource: .*file"),
         ({"type": "FileSource", "files": "x", "key": "TEXT"}, "no serde 'TEXT'.*STRING"),
         ({"type": "FileSource", "files": "${NO_SUCH_VARIABLE}"}, "no variable NO_SUCH_VARIABLE"),

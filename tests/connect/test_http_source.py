@@ -9,6 +9,7 @@ from typing import Any
 import httpx
 import pytest
 
+from headrace import serde
 from headrace.connect.source import SourceRunner
 from headrace.log.embedded.file_log import FileLog
 from headrace.testing.source_check import read_pairs
@@ -106,4 +107,23 @@ def test_tokens_and_limits(log):
             answer = client.post(url, content=b'{"user": 1}', headers=TOKEN)
             assert (answer.status_code, answer.headers["retry-after"]) == (503, "1")
     assert read_pairs(log, spec) == []
+    runner.close()
+
+
+def test_a_record_that_cannot_be_written_is_rejected_and_stops_nobody_else(log):
+    """One client's bad key or timestamp must not stop the source for all."""
+    runner, spec, url = start(log, key=serde.STRING, timestamp_of="at")
+    with httpx.Client() as client:
+        for body in (
+            b'{"user": 7, "at": 5}',
+            b'{"user": {"a": 1}, "at": 5}',
+            *(b'{"user": "eve", "at": %s}' % at for at in (b'"now"', b"-1", b"1e99", b"true", b"99999999999999999999")),
+        ):
+            answer = client.post(url, content=body, headers=TOKEN)
+            assert (answer.status_code, answer.json()["error"]) == (400, "Malformed"), body
+    sending, responses = post(url, b'{"user": "ada", "at": 5}')
+    while sending.is_alive():
+        runner.advance()
+    assert responses[0].status_code == 202
+    assert read_pairs(log, spec) == [("ada", {"user": "ada", "at": 5})]
     runner.close()

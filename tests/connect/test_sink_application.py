@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import time
 from contextlib import closing
 from pathlib import Path
 
@@ -10,8 +12,15 @@ import pytest
 from deltalake import DeltaTable
 
 from headrace import Admin, Application, Producer, StreamsBuilder, serde
+from headrace.checkpoint.sink_delivery import PartWriter
 from headrace.connect import DeltaSink, PostgresSink
+from headrace.query import Follower
 from headrace.topology.builder import Topology
+from headrace.web import ApplicationView, Server
+from tests.cli.conftest import headrace
+from tests.web.servers import ask
+
+__all__ = ["headrace"]
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 COLUMNS = {"id": str, "n": int}
@@ -31,7 +40,11 @@ def send(log: str, first: int, last: int) -> None:
             producer.send("numbers", f"k{n % 10}", {"n": n}, key_serde=serde.STRING, value_serde=serde.JSON)
 
 
-def test_slots_write_every_record_once_to_a_lake_and_a_database(postgres, tmp_path: Path):
+def test_slots_write_every_record_once_to_a_lake_and_a_database(postgres, tmp_path: Path, monkeypatch):
+    def write_here(*_):
+        raise AssertionError("the driver has read records of a batch that slots have to write")
+
+    monkeypatch.setattr(PartWriter, "write", write_here)  # in this process, which is the driver
     log, lake = f"file:{tmp_path}/log", str(tmp_path / "lake")
     Admin(log).create_topic("numbers", partitions=4)
     for first, last in ((0, 100), (100, 150)):
@@ -55,3 +68,49 @@ def test_slots_write_every_record_once_to_a_lake_and_a_database(postgres, tmp_pa
         parts = connection.execute("select part from headrace_batches where owner = 'numbers/newest'").fetchall()
     assert sorted(newest) == [(f"k{n}", 140 + n) for n in range(10)]
     assert len(parts) > 1
+
+
+def await_that(is_so) -> None:
+    end = time.monotonic() + 120
+    while not is_so():
+        assert time.monotonic() < end
+        time.sleep(0.05)
+
+
+def test_a_database_that_is_stopped_is_visible_and_gets_the_rest_when_it_is_back(postgres, tmp_path, headrace):
+    log, checkpoint = f"file:{tmp_path}/log", str(tmp_path / "checkpoint")
+    Admin(log).create_topic("numbers", partitions=2)
+    builder = StreamsBuilder()
+    numbers = builder.stream("numbers", key=serde.STRING, value=serde.JSON)
+    numbers.sink(PostgresSink(postgres.dsn, "stopped", key="id", create=COLUMNS))
+    send(log, 0, 50)
+    app = Application(
+        "numbers", builder.build(), log, checkpoint=checkpoint, state_dir=str(tmp_path / "state"),
+        sink_retry_backoff_max_ms=200,
+    )  # fmt: skip
+    with app, Server(ApplicationView(follower=Follower.open(checkpoint), application=app), insecure=True) as server:
+        app.drain(120_000)
+        postgres.stop()
+        try:
+            send(log, 50, 100)
+            await_that(lambda: app.report().sinks[0].failures > 2)  # it is asked again and again
+            (sink,) = app.report().sinks
+            assert sink.is_away
+            assert sink.waiting >= 1
+            await_that(lambda: b'headrace_sink_away{sink="stopped"} 1.0' in ask(server.url, "/metrics").body)
+
+            def shown() -> dict:
+                return json.loads(headrace("status", "--checkpoint", checkpoint, "--json").out)
+
+            await_that(lambda: any(sink["error"] is not None for sink in shown()["sinks"]))  # with the next heartbeat
+            status = shown()
+            assert not status["healthy"]
+            assert status["verdict"].startswith("Waiting for stopped")
+            assert "PostgreSQL" in status["sinks"][0]["error"]
+        finally:
+            postgres.start()
+        app.drain(120_000)
+        (sink,) = app.report().sinks
+        assert (sink.records, sink.waiting, sink.error) == (100, 0, None)
+    with closing(psycopg.connect(postgres.dsn)) as connection:
+        assert sorted(connection.execute("select n from stopped").fetchall()) == [(n,) for n in range(100)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import closing
+from dataclasses import dataclass, replace
 from itertools import count
 
 import pytest
@@ -215,3 +216,24 @@ def test_mistakes_are_explained():
         builder.stream("lines", partitions=3)
     with pytest.raises(TypeError, match="a topic, or a source"):
         builder.table()
+
+
+@dataclass(frozen=True)
+class Customer:
+    id: int
+    name: str = "?"
+
+
+def test_rows_are_written_as_objects_of_a_type(tmp_path):
+    rows = [{"id": 1, "name": "Ada"}, {"id": 2}, {"id": "three"}]
+    source = GeneratorSource("customers", lambda number: (None, rows[number]), limit=2)
+    typed = SourceSpec(source=source, topic="customers", key=serde.JSON, value=serde.json_of(Customer))
+    with closing(open_log(f"file:{tmp_path}")) as log:
+        run_to_end(SourceRunner("shop-customers", typed, log))
+        chunks = log.read(TopicPartition("customers", 0), 0)
+        written = [serde.json_of(Customer).decode(row[2] or b"") for chunk in chunks for row in chunk.rows()]
+        assert written == [Customer(1, "Ada"), Customer(2)]
+        source = GeneratorSource("customers", lambda number: (None, rows[number]), limit=3)
+        runner = SourceRunner("shop-customers", replace(typed, source=source), log)
+        with pytest.raises(SerializationError, match="Expected `int`, got `str`"):
+            run_to_end(runner)

@@ -8,7 +8,8 @@ bash        The commands do not run: they run for ever, need a cluster, or insta
 properties  Settings that Kafka's clients have.
 text        Not code.
 
-A block of any other kind fails, so that no block escapes.
+A block of any other kind fails, so that no block escapes. README.md and docs/start.md are followed as a user follows
+them, shell commands included, by test_first_hour.py.
 """
 
 import contextlib
@@ -32,6 +33,7 @@ from tests.cli.commands import ENVIRONMENT
 
 ROOT = Path(__file__).parent.parent.parent
 PAGES = sorted([ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").rglob("*.md")])
+FOLLOWED = [ROOT / "README.md", ROOT / "docs/start.md"]
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 KINDS = {"python", "console", "bash", "properties", "text"}
 HEADRACE = re.compile(r"(?:^|\$\(|[|;&]\s*)headrace\b([^|;&<>)#]*)")
@@ -98,8 +100,17 @@ def page_of(page):
     return pytest.param(page, id=str(page.relative_to(ROOT)), marks=marks)
 
 
-@pytest.mark.parametrize("page", [page_of(page) for page in PAGES])
-def test_the_code_on_a_page_runs(page, shell, tmp_path, monkeypatch):
+@pytest.fixture
+def environment_of_a_page():
+    """What a page puts into the environment is gone after its test."""
+    before = dict(os.environ)
+    yield
+    os.environ.clear()
+    os.environ.update(before)
+
+
+@pytest.mark.parametrize("page", [page_of(page) for page in PAGES if page not in FOLLOWED])
+def test_the_code_on_a_page_runs(page, shell, tmp_path, monkeypatch, environment_of_a_page):
     monkeypatch.chdir(tmp_path)
     names, printed = {"__name__": "__page__"}, None
     for block in blocks(page):

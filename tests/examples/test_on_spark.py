@@ -73,6 +73,8 @@ CASES = [
     Case(name="stock_statistics"),
     # A place has the time of the gain that changed it; which gains come together to the one list is up to the batches.
     Case(name="top_10_stocks", count=600, timestamps=False),
+    # A place has the time of the order or click that changed it, whichever the batch lets out last.
+    Case(name="top_products", timestamps=False),
     # As with orders by product; and a limit that is passed and kept again within one batch was never passed.
     Case(name="value_at_risk", timestamps=False, equal={"rebalancing-orders": ordered_for_those_above}),
     Case(name="word_count"),

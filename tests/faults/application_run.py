@@ -39,6 +39,7 @@ class RunSettings(msgspec.Struct):
     master: str = ""
     tables: list[str] = []  # stores to be read at the end
     patient: bool = False  # waits until the one before may be followed
+    until: str = ""  # a file: it runs until that is there, and nothing is left to do
     run: int = 0
 
     def application(self, spark: Any = None) -> Application:
@@ -70,6 +71,10 @@ def main(path: str) -> None:
     app = settings.application(spark)
     start(app, settings.patient)
     with closing(app):
+        app.drain()
+        while settings.until and not Path(settings.until).exists():
+            threading.Event().wait(0.05)
+            app.drain()
         app.drain()
         tables = {name: [(key, plain(value)) for key, value in app.store(name).all()] for name in settings.tables}
     Path(path).with_name("tables").write_bytes(msgspec.json.encode(tables))

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import uuid
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from headrace import Processor, Punctuation, Record, Stores, StreamsBuilder, TimeWindows, Topology, serde
@@ -93,6 +95,22 @@ def watch_words() -> Topology:
     return builder.build()
 
 
+def write_frame(frame: Any, batch: int) -> None:
+    """Writes a batch where the environment says, and the number of the batch to a list of calls."""
+    place = Path(os.environ["FRAMES"])
+    frame.write.mode("overwrite").parquet(str(place / f"batch={batch}"))
+    with (place / "calls").open("a") as calls:
+        calls.write(f"{batch} {frame.rdd.getNumPartitions()}\n")
+
+
+def frames() -> Topology:
+    """A function of the user writes every batch with Spark."""
+    builder = StreamsBuilder()
+    lines = builder.stream("lines", **TEXTS).map_values(lambda line: {"line": line, "words": len(line.split())})
+    lines.to_spark(write_frame, key="key", timestamp="at", schema={"line": str, "words": int}, name="frames")
+    return builder.build()
+
+
 def line(number: int) -> str:
     """Two to four words; the first is one of seven.
 
@@ -110,6 +128,7 @@ def picky(raw: bytes) -> str:
 
 DEAD_LETTERS = {"deserialization.exception.handler": "dead_letter", "errors.dead.letter.queue.topic.name": "dead"}
 WORDS = Program(count_words, 60)
+FRAMES = Program(frames, 60, partitions=4, outputs=())
 OTHER = Program(lambda: count_words(70), 60)
 LETTERS = Program(
     lambda: count_words(value=serde.serde_of(str.encode, picky)), 60, 2, {**CACHE_OFF, **DEAD_LETTERS}, ("out", "dead")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import random
+import re
 import signal
 import subprocess
 import sys
@@ -39,7 +40,7 @@ HASTY = {**SMALL, "default.api.timeout.ms": 2000}  # gives up before a broker is
 FORMS = [pytest.param(SMALL, id="by one"), *([pytest.param(SHARED, id="in shares")] if IS_LONG else [])]
 STEPS = (*BATCH, TRANSACTION)
 IN_WORKERS = (TASK_RUN, DELTA_WRITTEN, RECEIPT)
-WAITING = "waiting"
+WAITING = re.compile("waiting for|Trying again")  # a line about the cluster, of a request or of a client
 Outputs = dict[TopicPartition, list[Line]]
 
 
@@ -232,8 +233,8 @@ def test_brokers_that_die_or_stand_still_during_a_commit_are_waited_for(make_sce
         wait_until(lambda number=number: run.landed() == number, run)
         scenario.restart_broker()
     wait_until(lambda: run.landed() == 3, run)
-    warnings = run.said.count(WAITING)
-    wait_until(lambda: run.said.count(WAITING) > warnings, run)
+    warnings = len(WAITING.findall(run.said))
+    wait_until(lambda: len(WAITING.findall(run.said)) > warnings, run)
     scenario.broker.resume()
     run.ends_well()
     scenario.check()

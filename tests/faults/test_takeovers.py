@@ -55,7 +55,7 @@ class Watch:
 def stands_by(place: Deployment) -> tuple[Run, str]:
     """Somebody who stands by, and where it answers."""
     run = place.command("--standby", *PAGES)
-    wait_until(lambda: "stands by, see" in run.said, run)
+    wait_until(lambda: "stands by. Ctrl-C ends it. See http" in run.said, run)
     found = re.search(r"http://127\.0\.0\.1:\d+", run.said)
     assert found
     return run, found[0]

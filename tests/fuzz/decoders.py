@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import struct
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -11,6 +12,9 @@ from uuid import UUID
 from zlib import crc32
 
 import msgspec
+from google.protobuf.json_format import ParseDict
+from google.protobuf.struct_pb2 import Struct
+from google.protobuf.wrappers_pb2 import StringValue
 
 from headrace import serde
 from headrace.checkpoint.files import BlobRef, DeltaRef, FileRef, digest_of, encode_checksummed
@@ -61,6 +65,7 @@ from headrace.state.changelog_records import encode_session_key, encode_window_k
 from headrace.state.delta import Delta, decode_delta, encode_delta
 from headrace.state.engine import MemoryEngine, Version
 from headrace.state.spec import KeyValueKind, Kind, LruKind, SessionKind, StoreSpec, VersionedKind, WindowKind
+from headrace.web.ingest import HttpSource, parse_body
 from headrace.web.paging import PageToken, decode_token, encode_token
 from tests.checkpoint.cluster import ME
 from tests.state.harness import opened_state
@@ -191,7 +196,57 @@ SERDES = {
 } | {
     "debezium()": decoder_of(serde.debezium(), valid=[CHANGE, b'{"schema":{},"payload":' + CHANGE + b"}"]),
     "debezium(Row)": decoder_of(serde.debezium(Row), valid=[CHANGE]),
+    "connect_json()": decoder_of(serde.connect_json(), {"id": 1}, valid=[b'{"id":1}']),
+    "connect_json(Row)": decoder_of(serde.connect_json(Row), Row(1, "x")),
 }  # fmt: skip
+
+
+# ------------------------------------------------------------------------------------------- serdes with a registry
+def decoder_of_library(found: serde.Serde[Any], *values: Any) -> Decoder:
+    """Libraries raise errors of many kinds, which the handler of the record gets; but none may use up the memory."""
+
+    def decode(raw: bytes) -> None:
+        try:
+            found.decode(raw)
+        except MemoryError:
+            raise
+        except Exception as error:
+            raise ValueError(str(error)) from error
+
+    return Decoder(decode, [found.encode(value) for value in values], (ValueError,))
+
+
+@dataclass
+class Order:
+    id: int
+    lines: list[Row]
+    notes: dict[str, str]
+    weight: float | None = None
+
+
+REGISTRY: dict[str, Any] = {"registry": "mock://fuzz", "subject": "record"}
+READER = {
+    "type": "record",
+    "name": "Order",
+    "fields": [{"name": "id", "type": "double"}],
+}  # fewer fields than were written
+ORDER = Order(7, [Row(1, "x"), Row(2)], {"a": "b"}, 1.5)
+SCHEMA = serde.avro_schema(Order)
+REGISTRY_SERDES = {
+    "avro(Order)": decoder_of_library(serde.avro(Order, **REGISTRY), ORDER),
+    "avro()": decoder_of_library(serde.avro(schema=SCHEMA, **REGISTRY), msgspec.to_builtins(ORDER)),
+    "avro(reader)": decoder_of_library(
+        serde.avro(schema=SCHEMA, reader=READER, **REGISTRY), msgspec.to_builtins(ORDER)
+    ),
+    "protobuf(StringValue)": decoder_of_library(serde.protobuf(StringValue, **REGISTRY), StringValue(value="hello")),
+    "protobuf(Struct)": decoder_of_library(
+        serde.protobuf(Struct, **REGISTRY), ParseDict({"a": [1, None, {"b": "c"}]}, Struct())
+    ),
+    "json_schema(Order)": decoder_of_library(serde.json_schema(Order, **REGISTRY), ORDER),
+    "json_schema()": decoder_of_library(
+        serde.json_schema(schema={"title": "T", "type": "object", "required": ["id"]}, **REGISTRY), {"id": 5}
+    ),
+}
 
 
 # --------------------------------------------------------------------------------------------------------- changelogs
@@ -286,4 +341,32 @@ POSTGRES = {
         (StreamsError,),
     )
 }  # fmt: skip
-DECODERS = {**CHECKPOINTS, **SERDES, **CHANGELOGS, **MESSAGES, **PARAMETERS, **POSTGRES}
+# --------------------------------------------------------------------------------------------------------- HTTP source
+SOURCE = HttpSource("s", token="t", key_of="user", timestamp_of="at", key=serde.STRING)  # noqa: S106 - of no server
+BODIES = {
+    "body for an HTTP source": Decoder(
+        partial(parse_body, SOURCE, is_lines=False), [b'{"user": "ada", "at": 5, "page": [1, null]}'], (ValueError,)
+    ),
+    "lines for an HTTP source": Decoder(
+        partial(parse_body, SOURCE, is_lines=True),
+        [b'{"user": "ada", "at": 5}\n\n{"user": "bob", "at": null}\r\n'],
+        (ValueError,),
+    ),
+}
+DECODERS = {
+    **CHECKPOINTS, **SERDES, **REGISTRY_SERDES, **CHANGELOGS, **MESSAGES, **PARAMETERS, **POSTGRES, **BODIES
+}  # fmt: skip
+
+
+def chosen_decoders() -> list[str]:
+    """The names of the decoders to try: all, or those that contain a word of HEADRACE_FUZZ_DECODERS.
+
+    >>> os.environ["HEADRACE_FUZZ_DECODERS"] = "delta,page"
+    >>> chosen_decoders()
+    ['delta', 'page token']
+    """
+    words = [word.strip() for word in os.environ.get("HEADRACE_FUZZ_DECODERS", "").split(",") if word.strip()]
+    unknown = [word for word in words if not any(word in name for name in DECODERS)]
+    if unknown:
+        raise ValueError(f"no decoder is called {', '.join(unknown)}; there are: {', '.join(DECODERS)}")
+    return [name for name in DECODERS if not words or any(word in name for word in words)]

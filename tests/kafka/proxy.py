@@ -68,11 +68,23 @@ def _pass_answers(server: socket.socket, client: socket.socket) -> None:
         client.shutdown(socket.SHUT_RDWR)
 
 
-def pretend_markers_written(request: Request) -> bytes:
-    """The answer to WriteTxnMarkers (from version 1 on) that says that all were written."""
-    frame, at = request.frame, 8
-    (length,) = struct.unpack_from(">h", frame, at)
-    at += 2 + max(length, 0) + 1  # the client's id, and no tagged fields
+# ---------------------------------------------------------------------------------------------- ends of transactions
+class TxnMarker(NamedTuple):
+    """The end of one transaction in a WriteTxnMarkers request (from version 1 on)."""
+
+    producer: bytes  # its id
+    result: bytes  # epoch, and whether it is committed
+    topics: list[tuple[bytes, list[bytes]]]  # names, and partitions
+    coordinator: bytes  # its epoch, and what later versions have
+
+    @property
+    def is_commit(self) -> bool:
+        return self.result[-1] == 1
+
+
+def read_markers(request: Request) -> list[TxnMarker]:
+    """Returns the ends of transactions in a request."""
+    frame, at = request.frame, 0
 
     def number() -> int:
         nonlocal at
@@ -89,26 +101,59 @@ def pretend_markers_written(request: Request) -> bytes:
         at += size
         return frame[at - size : at]
 
-    markers = number() - 1
-    answer = frame[4:8] + b"\0" + _number(markers + 1)
-    for _ in range(markers):
-        answer += take(8)
-        take(3)  # epoch and result
-        topics = number() - 1
-        answer += _number(topics + 1)
-        for _ in range(topics):
-            size = number()
-            answer += _number(size) + take(size - 1)
-            partitions = number() - 1
-            answer += _number(partitions + 1)
-            for _ in range(partitions):
-                answer += take(4) + b"\0\0\0"  # no error
-            number()
-            answer += b"\0"
-        take(4 + (request.version >= 2))
+    at = len(_header(request))
+    found: list[TxnMarker] = []
+    for _ in range(number() - 1):
+        producer, result, topics = take(8), take(3), list[tuple[bytes, list[bytes]]]()
+        for _ in range(number() - 1):
+            name = take(number() - 1)
+            topics.append((name, [take(4) for _ in range(number() - 1)]))
+            number()  # tagged fields, of which there are none
+        found.append(TxnMarker(producer, result, topics, take(4 + (request.version >= 2))))
         number()
+    return found
+
+
+def pretend_markers_written(request: Request) -> bytes:
+    """The answer that says that all ends of transactions were written."""
+    markers = read_markers(request)
+    answer = request.frame[4:8] + b"\0" + _number(len(markers) + 1)
+    for marker in markers:
+        answer += marker.producer + _number(len(marker.topics) + 1)
+        for name, partitions in marker.topics:
+            answer += _text(name) + _number(len(partitions) + 1)
+            answer += b"".join(partition + b"\0\0\0" for partition in partitions) + b"\0"  # no error
         answer += b"\0"
     return answer + b"\0"
+
+
+def choose_markers(request: Request, is_chosen: Callable[[bytes], bool]) -> bytes:
+    """The frame of a request with the topics of another one that are chosen by their names."""
+    markers = read_markers(request)
+    frame = _header(request) + _number(len(markers) + 1)
+    for marker in markers:
+        topics = [(name, partitions) for name, partitions in marker.topics if is_chosen(name)]
+        frame += marker.producer + marker.result + _number(len(topics) + 1)
+        for name, partitions in topics:
+            frame += _text(name) + _number(len(partitions) + 1) + b"".join(partitions) + b"\0"
+        frame += marker.coordinator + b"\0"
+    return frame + b"\0"
+
+
+def ask_broker(port: int, frame: bytes) -> bytes:
+    """Sends a request over a connection of its own, and returns the answer."""
+    with socket.create_connection(("127.0.0.1", port)) as broker, broker.makefile("rb") as answers:
+        broker.sendall(struct.pack(">i", len(frame)) + frame)
+        return answers.read(struct.unpack(">i", answers.read(4))[0])
+
+
+def _header(request: Request) -> bytes:
+    (length,) = struct.unpack_from(">h", request.frame, 8)
+    return request.frame[: 10 + max(length, 0) + 1]  # with the client's id, and no tagged fields
+
+
+def _text(value: bytes) -> bytes:
+    return _number(len(value) + 1) + value
 
 
 def _number(value: int) -> bytes:

@@ -54,6 +54,22 @@ def test_the_console_tools_take_a_file(guarded: KafkaBroker, login: Path, capfd:
     assert headrace("doctor", "--json", *access).out.count(f"{server}, ") == 1
 
 
+def test_the_console_tools_take_a_password_from_the_environment(
+    guarded: KafkaBroker,
+    login: Path,
+    tmp_path: Path,
+    capfd: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+):
+    kept = [line for line in login.read_text().splitlines() if not line.startswith("sasl.password")]
+    (tmp_path / "client.properties").write_text("\n".join(kept))
+    options = ("--log", guarded.secured, "--command-config", str(tmp_path / "client.properties"))
+    monkeypatch.setenv("HEADRACE_SASL_PASSWORD", guarded.settings_of("ada")["sasl.password"])
+    assert Here(capfd)("topics", "list", *options).code == 0
+    monkeypatch.setenv("HEADRACE_SASL_PASSWORD", "guessed")
+    assert "the credentials are not accepted" in Here(capfd)("topics", "list", *options).err
+
+
 def test_a_replication_factor_reaches_the_cluster_and_its_error_comes_back(
     guarded: KafkaBroker, capfd: pytest.CaptureFixture[str]
 ):
@@ -77,3 +93,11 @@ def test_topics_that_headrace_creates_have_the_replication_factor_of_the_setting
         log.deliver("copies", 0, [])
     with KafkaLog(guarded.address, {"replication.factor": 1}) as log:
         assert log.deliver("copies", 0, [])
+
+
+def test_a_login_in_the_form_of_java_says_what_to_give():
+    with (
+        Admin("kafka://127.0.0.1:1", config={"sasl.jaas.config": "x"}) as admin,
+        pytest.raises(ConfigError, match=r"Give sasl\.username and sasl\.password instead$"),
+    ):
+        admin.topics()

@@ -109,7 +109,7 @@ def test_what_shares_deliver_is_what_one_process_delivers(
     if guarantee == "exactly_once":
         assert shared | {"delivered rare-0", "barrier 0", "barrier 1"} <= known
     else:
-        assert known == {"delivered", "barrier"}
+        assert known == {"delivered", "barrier", "probe"}
 
 
 def test_what_is_refused_in_a_share_stops_the_application_and_is_delivered_when_it_can_be(

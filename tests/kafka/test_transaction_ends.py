@@ -7,12 +7,21 @@ from collections.abc import Iterator
 
 import pytest
 
-from headrace.errors import ProducerFencedError
+from headrace.errors import LogUnavailableError, ProducerFencedError, StreamsError
 from headrace.log.kafka import KafkaLog, delivery
 from headrace.log.protocol import Records
 from headrace.model.ids import TopicPartition
 from headrace.testing import KafkaBroker
-from tests.kafka.proxy import END_TXN, WRITE_TXN_MARKERS, KafkaProxy, Request, pretend_markers_written
+from tests.kafka.proxy import (
+    END_TXN,
+    WRITE_TXN_MARKERS,
+    KafkaProxy,
+    Request,
+    ask_broker,
+    choose_markers,
+    pretend_markers_written,
+    read_markers,
+)
 
 pytestmark = [pytest.mark.kafka, pytest.mark.slow]
 
@@ -117,3 +126,51 @@ def test_an_end_of_a_transaction_that_arrives_after_its_timeout_delivers_nothing
         for number in range(1 + log.delivered(name), 3):
             log.deliver(name, number, items(name, number))
         assert values(log, name) == expected(3)
+
+
+def test_a_new_instance_does_not_commit_a_transaction_whose_abort_was_lost(proxy: KafkaProxy):
+    """A broker loses the abort of batch 1, in the partition of the markers alone.
+
+    The next transaction of the same producer there would end it, too: as a commit, if that one is committed.
+    """
+    name, arrived, go_on = "lost-abort", threading.Event(), threading.Event()
+    lost: list[Request] = []
+
+    def on_request(request: Request) -> bytes | None:
+        if request.api == END_TXN and not arrived.is_set():
+            arrived.set()
+            go_on.wait(60)
+        if request.api == WRITE_TXN_MARKERS and not lost and not any(some.is_commit for some in read_markers(request)):
+            lost.append(request)
+            ask_broker(proxy.target, choose_markers(request, lambda topic: topic != f"{name}-delivered".encode()))
+            return pretend_markers_written(request)
+        return None
+
+    with open_kafka(proxy) as first, open_kafka(proxy, **{"default.api.timeout.ms": 3000}) as second:
+        first.create_topic(name, 2)
+        first.deliver(name, 0, items(name, 0))
+        proxy.on_request = on_request
+        fenced = list[StreamsError]()
+
+        def deliver() -> None:
+            try:
+                first.deliver(name, 1, items(name, 1))
+            except StreamsError as error:
+                fenced.append(error)
+
+        delivering = threading.Thread(target=deliver)
+        delivering.start()
+        assert arrived.wait(60)
+        with pytest.raises(LogUnavailableError, match="a transaction hangs in the cluster"):
+            second.deliver(name, 1, items(name, 1))
+        assert lost
+        assert second.delivered(name) == 0
+        # What `kafka-transactions.sh abort` does.
+        ask_broker(proxy.target, choose_markers(lost[0], lambda topic: topic == f"{name}-delivered".encode()))
+        for number in (1, 2):
+            second.deliver(name, number, items(name, number))
+        go_on.set()
+        delivering.join(120)
+        assert fenced
+        assert values(second, name) == expected(3)
+        assert second.delivered(name) == 2

@@ -268,3 +268,26 @@ def test_one_process_at_a_time_cleans(embedded: FileLog, directory: Path, monkey
     embedded._resources.cleaner.clean(NOW, fully=True)
     assert attempts[-1] is True
     assert len(attempts) == 5
+
+
+def test_a_cleaning_that_begins_while_the_log_is_closed_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    log = FileLog(tmp_path, clean_every=1)
+    log.create_topic("a", 1)
+    closing, may_clean = threading.Thread(target=log.close), threading.Event()
+    clean = cleaner.LogCleaner._clean_if_due
+
+    class Starting(threading.Thread):
+        def start(self):
+            super().start()
+            closing.start()
+            closing.join(0.3)  # it closes the log now, or waits until this thread is known
+            may_clean.set()
+
+    def clean_later(own, now, interval):
+        may_clean.wait()
+        clean(own, now, interval)  # an error in a thread is an error of the test
+
+    monkeypatch.setattr(cleaner.LogCleaner, "_clean_if_due", clean_later)
+    monkeypatch.setattr(cleaner.threading, "Thread", Starting)
+    log.append([(A, records(b"new", at=NOW))])
+    closing.join()

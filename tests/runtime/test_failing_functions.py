@@ -290,7 +290,7 @@ def test_a_punctuation_that_raises_is_passed_over_with_continue_and_comes_again(
 
 def test_an_extractor_of_timestamps_that_raises_stops_the_application_whatever_the_policy():
     def extract(record, partition_time):
-        raise Boom
+        raise Boom("no time")
 
     builder = StreamsBuilder()
     builder.stream("in", timestamp=extract, name="source", **TEXTS)
@@ -298,6 +298,8 @@ def test_an_extractor_of_timestamps_that_raises_stops_the_application_whatever_t
     with drive(builder, **settings) as driver, pytest.raises(StreamsError, match=r"source.*in/0 at offset 0") as caught:
         pipe(driver, "in", [("k", "v")])
     assert isinstance(caught.value.__cause__, Boom)
+    assert "Boom: no time. If it returns a negative number, the record is dropped" in str(caught.value)
+    assert caught.value.summary == "source: the timestamp extractor failed on in/0 at offset 0: Boom"
 
 
 @pytest.mark.parametrize("through", ["directly", "below a node"])

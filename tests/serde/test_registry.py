@@ -11,6 +11,7 @@ from headrace import Application, IncompatibleSchemaError, StreamsBuilder, serde
 from headrace.checkpoint.storage import open_storage
 from headrace.clients import Admin, Consumer, Producer
 from headrace.config import Config
+from headrace.errors import SchemaRegistryError
 from headrace.query.follower import Follower, view_latest
 from headrace.testing import TopologyTestDriver
 from tests.serde.test_schemas import Line, Schema, bound, client, protobuf_class
@@ -51,6 +52,28 @@ def test_an_incompatible_schema_stops_the_start_and_names_subject_version_and_fi
     with pytest.raises(IncompatibleSchemaError, match=r"version 1 of the subject 'checked-value': .*price") as caught:
         TopologyTestDriver(builder.build(), {"schema.registry.url": registry})
     assert (caught.value.subject, caught.value.version) == ("checked-value", 1)
+
+
+def start_with(registry, topic, value):
+    builder = StreamsBuilder()
+    builder.stream("in", value=serde.JSON).to(topic, value=value)
+    TopologyTestDriver(builder.build(), {"schema.registry.url": registry}).close()
+
+
+def test_the_error_of_a_field_whose_type_changes_names_it(registry):
+    bound(serde.avro(Line), registry, "retyped").register()
+    retyped = {"type": "record", "name": "Line", "fields": [{"name": "product", "type": "long"}]}
+    with pytest.raises(IncompatibleSchemaError, match=r"'retyped-value': .*LONG.*STRING.* \(product\)"):
+        start_with(registry, "retyped", serde.avro(schema=retyped))
+    strings, numbers = ({"type": "object", "properties": {"product": {"type": kind}}} for kind in ("string", "integer"))
+    bound(serde.json_schema(schema=strings), registry, "json-retyped").register()
+    with pytest.raises(IncompatibleSchemaError, match=r"'json-retyped-value': .*/properties/product"):
+        start_with(registry, "json-retyped", serde.json_schema(schema=numbers))
+
+
+def test_ids_in_headers_need_a_registry_with_guids_and_the_start_says_so(registry):
+    with pytest.raises(SchemaRegistryError, match="the registry gives no GUIDs"):
+        start_with(registry, "framed", serde.avro(Line, framing="headers"))
 
 
 def test_all_formats_and_references(registry):

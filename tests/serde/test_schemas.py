@@ -385,7 +385,7 @@ def test_a_missing_package_is_an_error_that_names_the_extra(monkeypatch):
     def missing(module):
         raise ImportError(f"No module named {module!r}")
 
-    monkeypatch.setattr("headrace.serde.schema_registry.import_module", missing)
+    monkeypatch.setattr("headrace.extras.importlib.import_module", missing)
     with pytest.raises(ConfigError, match=r"pip install 'headrace\[schemas\]'"):
         bound(serde.avro(Line), "mock://no-extra").encode(Line("pen"))
 

@@ -57,6 +57,8 @@ def run_all(first: int, runs: int) -> int:
     say(f"{runs} seeds from {first} on, {len(failures)} failed, in {time.monotonic() - began:.0f} s")
     say(f"  {sum(o.batches for o in outcomes)} batches, {sum(o.records for o in outcomes)} records compared")
     say(f"  {sum(o.takeovers for o in outcomes)} starts of an owner, {sum(o.seconds for o in outcomes) / 3600:.0f} h")
+    happened = sum((Counter(outcome.happened) for outcome in outcomes), Counter[str]())
+    say(f"  {', '.join(f'{what} {number}' for what, number in sorted(happened.items()))}")
     say(f"  {faults.total()} faults: {', '.join(f'{kind} {faults[kind]}' for kind in KINDS)}")
     return 1 if failures else 0
 

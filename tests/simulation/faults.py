@@ -22,12 +22,17 @@ KINDS = {
     "log fails": 10,
     "log loses its answer": 10,
     "log is slow": 20,
+    "a share outlives its driver": 40,  # it is slow, and its slot does not learn that the driver is gone
+    "the sink fails": 80,
+    "the sink loses its answer": 100,
+    "the sink is slow": 20,
     "rows are lost": 80,  # a connection between slots breaks
     "the end of a transaction is delayed": 60,
     "the broker aborts a transaction": 30,
     "the broker loses an answer": 30,
     "the broker is busy": 30,
     "restart the broker": 0,
+    "change the number of slots": 0,
 }
 
 

@@ -1,4 +1,4 @@
-"""A model of Kafka's transactions, under the real `BatchDelivery`, `TransactionalProducer` and `MarkerTopics`.
+"""A model of Kafka's transactions, under the real classes that deliver batches and shares of them.
 
 The broker keeps what matters for exactly-once: epochs of transactional ids, open and ending transactions, and the last
 stable offset of every partition. Committing is two steps, as in Kafka: the coordinator decides, which is certain, and
@@ -17,16 +17,16 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from headrace.log.kafka.clients import ClientSettings, kafka
-from headrace.log.kafka.delivery import BatchDelivery
+from headrace.log.kafka.delivery import BatchDelivery, ShareDelivery
 from headrace.log.kafka.markers import MarkerTopics, marker_partition, parse_markers
 from headrace.log.kafka.producer import RecordChecker
-from headrace.log.protocol import Chunk, Extent, Item, Records, Topic
+from headrace.log.protocol import Chunk, Extent, Item, Records, Share, Topic
 from headrace.model.ids import TopicPartition
 from tests.simulation.faults import Faults
 from tests.simulation.log import Row, SimulatedLog, StoredLog
 from tests.simulation.scheduler import Process, Scheduler
 
-TRANSACTION_TIMEOUT = 10.0  # seconds
+TRANSACTION_TIMEOUTS = [10.0, 60.0]  # seconds, one of them in a run
 CONFIG = {"max.message.bytes": "1000000", "cleanup.policy": "delete"}
 _Error = kafka.KafkaError
 
@@ -60,6 +60,7 @@ class Broker(StoredLog):
         super().__init__(topics)
         self.topics = {name: Topic(name, f"id of {name}", count, CONFIG) for name, count in topics.items()}
         self._scheduler, self._faults = scheduler, faults
+        self._timeout = scheduler.random.choice(TRANSACTION_TIMEOUTS)
         self.entries = defaultdict[TopicPartition, list[tuple[Row, Transaction]]](list)
         self.producers = defaultdict[str, ProducerState](ProducerState)
         self._hidden: dict[TopicPartition, tuple[float, int]] = {}  # until when, and the end that is shown meanwhile
@@ -93,7 +94,7 @@ class Broker(StoredLog):
             state.transaction = None
         if state.transaction is None:
             state.transaction = begun = Transaction(self._scheduler.now)
-            self._scheduler.after(TRANSACTION_TIMEOUT, lambda: self._time_out(transactional_id, begun))
+            self._scheduler.after(self._timeout, lambda: self._time_out(transactional_id, begun))
         offsets: list[int] = []
         for at, row in records:
             state.transaction.partitions.add(at)
@@ -153,10 +154,12 @@ class Broker(StoredLog):
 
     def append(self, items: Sequence[Item]) -> list[int]:
         """Stores records without a transaction."""
-        before = {at: len(self.rows[at]) for at, _ in items}
-        bases = super().append(items)
-        for at, start in before.items():
-            self.entries[at] += [(row, Transaction(0.0, "committed", {at}, {at})) for row in self.rows.pop(at)[start:]]
+        bases: list[int] = []
+        for item in items:
+            at = item[0]
+            super().append([item])
+            bases.append(len(self.entries[at]))
+            self.entries[at] += [(row, Transaction(0.0, "committed", {at}, {at})) for row in self.rows.pop(at)]
         return bases
 
     def written(self, topic: str) -> list[list[Row]]:
@@ -191,13 +194,17 @@ class SimulatedProducer:
     def __init__(self, broker: Broker, process: Process, faults: Faults, config: Mapping[str, Any]) -> None:
         self._broker, self._process, self._faults = broker, process, faults
         self._id, self._epoch = config["transactional.id"], -1
+        self._is_of_share = self._id[-1].isdigit()
         self._queue: list[tuple[TopicPartition, Row, Any]] = []
         self._is_decided = False  # the end of the transaction was accepted, but the answer was lost
         self._failed: Exception | None = None
 
     def _pass_time(self) -> None:
         random = self._process.scheduler.random
-        is_slow = self._faults.happens("log is slow")
+        is_slow, driver = self._faults.happens("log is slow"), self._process.parent
+        if self._is_of_share and driver is not None and self._faults.happens("a share outlives its driver"):
+            is_slow = self._process.outlives_parent = True
+            self._process.scheduler.after(0.0, driver.kill)
         self._process.sleep(random.uniform(0.2, 15.0) if is_slow else random.expovariate(500))
 
     def _ask(self, what: str) -> None:
@@ -222,6 +229,8 @@ class SimulatedProducer:
     def produce(
         self, topic: str, value: Any, key: Any, partition: int, callback: Any, _: None, time: int, headers: Any
     ) -> None:
+        if self._failed is not None:
+            raise _failure(_Error._STATE)
         row = (key, value, 0 if time == -1 else time, tuple(map(tuple, headers)))
         self._queue.append((TopicPartition(topic, partition), row, callback))
 
@@ -229,11 +238,18 @@ class SimulatedProducer:
         return 0
 
     def flush(self, timeout: float) -> int:
+        try:
+            self._send()
+        except kafka.KafkaException as error:
+            self._failed = error if error.args[0].fatal() else self._failed
+        return len(self._queue)
+
+    def _send(self) -> None:
         if self._queue and self._failed is None:
             self._ask("sends records")
             if self._faults.happens("the broker aborts a transaction"):
                 self._failed = _failure(_Error.NOT_ENOUGH_REPLICAS, abort=True)
-                return 0
+                return
             sent, self._queue = self._queue, []
             try:
                 offsets = self._broker.add(self._id, self._epoch, [(at, row) for at, row, _ in sent])
@@ -244,12 +260,11 @@ class SimulatedProducer:
             for (at, _, callback), offset in zip(sent, offsets, strict=True):
                 if callback is not None:
                     callback(None, _Message(at, offset))
-        return 0
 
     def commit_transaction(self, timeout: float) -> None:
         if self._is_decided:
             return
-        self.flush(timeout)
+        self._send()
         if self._failed is not None:
             raise self._failed
         self._ask("commits")
@@ -324,7 +339,9 @@ class KafkaLogOfProcess(SimulatedLog):
         )
         topics: Any = _Topics(broker)
         reader: Any = _Reader(self)
-        self._batches = BatchDelivery(settings, topics, MarkerTopics(topics, reader, settings), RecordChecker(topics))
+        markers, checker = MarkerTopics(topics, reader, settings, self.append), RecordChecker(topics)
+        self._batches = BatchDelivery(settings, topics, markers, checker)
+        self._shares = ShareDelivery(settings, topics, markers, checker)
 
     def extents(self, topics: Sequence[str]) -> dict[TopicPartition, Extent]:
         self._ask("asks for the extents")
@@ -345,5 +362,12 @@ class KafkaLogOfProcess(SimulatedLog):
     def mark_delivered(self, application: str, number: int | None) -> None:
         self._batches.mark(application, number)
 
+    def begin_shares(self, application: str, number: int, shares: int) -> str | None:
+        return self._batches.begin_shares(application, number, shares)
+
+    def deliver_share(self, application: str, share: Share, items: Sequence[Item]) -> str:
+        return self._shares.deliver(application, share, items)
+
     def close(self) -> None:
         self._batches.close()
+        self._shares.close()

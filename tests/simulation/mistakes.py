@@ -7,22 +7,27 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Mapping
 from contextlib import ExitStack, contextmanager
+from itertools import count
 from typing import Any
 from unittest.mock import patch
 
-from headrace.checkpoint import compaction, coordinator, manifest_builder, recovery, restore
+from headrace.checkpoint import compaction, coordinator, manifest_builder, recovery, rescale, restore, sink_delivery
 from headrace.checkpoint import storage as storage_module
 from headrace.checkpoint.coordinator import Coordinator
 from headrace.checkpoint.delivery import Delivery
 from headrace.checkpoint.files import manifest_name, read_blob
 from headrace.checkpoint.ledger import Ledger
 from headrace.checkpoint.manifest import manifest_digest
+from headrace.checkpoint.sink_delivery import SinkDelivery
 from headrace.log.kafka import delivery
-from headrace.log.kafka.markers import MarkerTopics
+from headrace.log.kafka.delivery import BatchDelivery, ShareDelivery
+from headrace.log.kafka.markers import MarkerTopics, share_markers
+from headrace.spark import slot_runner, standbys
 from headrace.spark.exchange import Exchange
 from headrace.state.engine import MemoryEngine
 from tests.simulation import log, storage
 from tests.simulation.disk import Disk
+from tests.simulation.sink import Target
 
 Mistake = Callable[[], Any]
 
@@ -171,7 +176,10 @@ def skip_the_fsync_of_a_directory() -> Any:
 
 
 def read_the_marker_without_a_barrier() -> Any:
-    return patch.object(MarkerTopics, "pass_barrier", lambda *_: True)
+    return _patched(
+        patch.object(MarkerTopics, "pass_barrier", lambda *_: True),
+        patch.object(MarkerTopics, "is_clear", lambda *_: True),
+    )
 
 
 def send_a_batch_again_whose_outcome_is_unknown() -> Any:
@@ -191,6 +199,100 @@ def mark_a_batch_before_it_is_appended() -> Any:
         return real(self, number, items)
 
     return patch.object(Delivery, "_send", send)
+
+
+# ------------------------------------------------------------------------------------------------------------- shares
+def mark_a_share_before_its_records() -> Any:
+    real = ShareDelivery._commit
+
+    def commit(self: Any, key: Any, known: Any, share: Any, batch: Any, **options: Any) -> None:
+        if batch:
+            known.producer.commit([], share_markers(key[0], share.number, dict.fromkeys(at for at, _ in batch)))
+        real(self, key, known, share, batch, **options)
+
+    return patch.object(ShareDelivery, "_commit", commit)
+
+
+def deliver_a_share_again_that_is_marked() -> Any:
+    return patch.object(ShareDelivery, "_find_missing", lambda self, application, share, batch: batch)
+
+
+def leave_the_shares_of_an_earlier_owner_unfenced() -> Any:
+    return patch.object(BatchDelivery, "_fence_shares", lambda *_: None)
+
+
+def give_every_producer_of_a_share_an_id_of_its_own() -> Any:
+    """A slot that counts as lost, and has a transaction open, is then not fenced by the slot that replaces it."""
+    numbers = count()
+    real = ShareDelivery._create_producer
+
+    def create(self: Any, key: Any, batch_size: int) -> Any:
+        application, ordinal = key
+        return real(self, (application, (ordinal + 1) * 1_000_000 + next(numbers)), batch_size)
+
+    return patch.object(ShareDelivery, "_create_producer", create)
+
+
+# ----------------------------------------------------------------------------------------------------------- standbys
+def take_over_with_a_standby_that_is_behind() -> Any:
+    real = slot_runner.restore
+
+    def take(provider: Any, wanted: Any, find_chain: Any, read: Any) -> Any:
+        engine = provider.open()
+        if wanted is not None and engine.version is not None and engine.version.number < wanted.number:
+            engine.version = wanted
+        return real(provider, wanted, find_chain, read)
+
+    return patch.object(slot_runner, "restore", take)
+
+
+def follow_only_the_last_delta() -> Any:
+    """A standby that missed batches skips them."""
+    real = standbys.restore
+
+    def follow(provider: Any, wanted: Any, find_chain: Any, read: Any) -> Any:
+        chain, engine = find_chain(), provider.open()
+        if len(chain) > 1 and engine.version != wanted:
+            engine.version = chain[-2].version
+        return real(provider, wanted, lambda: chain, read)
+
+    return patch.object(standbys, "restore", follow)
+
+
+# ---------------------------------------------------------------------------------------------------- sinks, rescaling
+def delete_outboxes_that_a_sink_lacks() -> Any:
+    def clean_up(self: Any, tasks: Any, *, purge: bool) -> None:
+        self.ledger.forget_outboxes(self._delivery.last)
+        self._cleaner.start(self.ledger, tasks, purge=purge)
+
+    return patch.object(Coordinator, "_clean_up", clean_up)
+
+
+def record_a_batch_that_a_sink_lacks() -> Any:
+    real = SinkDelivery._attempt
+
+    def attempt(self: Any, number: int, outboxes: Any) -> None:
+        sink_delivery.record_progress(self._storage, self._target.name, number, self.recorded)
+        self.recorded = number
+        real(self, number, outboxes)
+
+    return patch.object(SinkDelivery, "_attempt", attempt)
+
+
+def ignore_the_tokens_of_a_sink() -> Any:
+    def store(self: Any, batch: Any) -> None:
+        self.rows += [(record.key, record.value) for record in batch.records()]
+
+    return patch.object(Target, "store", store)
+
+
+def leave_keys_where_they_were_when_tasks_are_divided() -> Any:
+    return patch.object(rescale, "_new_partition", lambda division, task, key: task.partition % division.after)
+
+
+def divide_the_first_delta_only() -> Any:
+    real = rescale._read_state
+    return patch.object(rescale, "_read_state", lambda storage, task, chain: real(storage, task, chain[:1]))
 
 
 # ----------------------------------------------------------------------------------------------- bugs that it has found
@@ -241,6 +343,17 @@ MISTAKES: dict[str, Mistake] = {
         read_the_marker_without_a_barrier,
         send_a_batch_again_whose_outcome_is_unknown,
         mark_a_batch_before_it_is_appended,
+        mark_a_share_before_its_records,
+        deliver_a_share_again_that_is_marked,
+        leave_the_shares_of_an_earlier_owner_unfenced,
+        give_every_producer_of_a_share_an_id_of_its_own,
+        take_over_with_a_standby_that_is_behind,
+        follow_only_the_last_delta,
+        delete_outboxes_that_a_sink_lacks,
+        record_a_batch_that_a_sink_lacks,
+        ignore_the_tokens_of_a_sink,
+        leave_keys_where_they_were_when_tasks_are_divided,
+        divide_the_first_delta_only,
         let_an_earlier_epoch_commit,
         read_the_marker_only_before_the_manifests,
         read_the_manifests_only_once,

@@ -10,6 +10,7 @@ from typing import Any
 
 from headrace.checkpoint.files import MANIFESTS, BlobRef, manifest_name, manifest_number
 from headrace.checkpoint.manifest import Manifest, Outbox, decode_manifest
+from headrace.checkpoint.sink_delivery import FOLDER as SINKS
 from headrace.model.ids import TaskId, TopicPartition
 from tests.simulation.log import StoredLog
 from tests.simulation.scheduler import Scheduler
@@ -59,6 +60,8 @@ class Monitor:
         for change in manifest.tasks:
             before = [] if change.whole else self._chains.get(change.task, [])
             self._chains[change.task] = [*before, *(delta.blob for delta in change.deltas)]
+        if manifest.is_full:  # tasks of an earlier version of the program may be gone
+            self._chains = {change.task: self._chains[change.task] for change in manifest.tasks}
         self._outboxes[manifest.number] = manifest.outboxes
         self._carried = [rows.blob for rows in manifest.carried]
         for topic, places in manifest.positions.items():
@@ -66,10 +69,15 @@ class Monitor:
 
     def _needed(self) -> list[BlobRef]:
         """What the last manifest builds on, and what is not delivered yet."""
-        delivered = self._stored.delivered(self._application)
+        delivered = min([self._stored.delivered(self._application), *self._recorded_by_sinks()])
         self._outboxes = {number: some for number, some in self._outboxes.items() if number > delivered}
         found = [blob for chain in self._chains.values() for blob in chain] + self._carried
         return found + [outbox.blob for some in self._outboxes.values() for outbox in some]
+
+    def _recorded_by_sinks(self) -> list[int]:
+        """The last batch of the sink, as the checkpoint knows it; nothing without a sink."""
+        names = [name for name in self._bucket.objects if name.startswith(SINKS)]
+        return [max(int(name.rpartition("/")[2]) for name in names)] if names else []
 
     def _deleted(self, name: str) -> None:
         self._scheduler.note(f"{name} is deleted")

@@ -1,7 +1,8 @@
 """What a run of the simulation runs: a random topology, its input, and what must come out by the test driver.
 
 topology    one partition, any topology of the oracle's language: every topic has exactly the driver's records
-words       several partitions and two levels: every key has exactly the driver's values, in order
+words       several partitions and two levels: every key has exactly the driver's values, in order. Some runs have
+            several versions of the program, with other task counts and stores; some have a sink for another system
 tags        a function that never gives the same twice: every record once, and the state is what was delivered
 references  a foreign-key join, whose rows are carried from batch to batch: the driver's table at the end
 """
@@ -11,29 +12,42 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from itertools import pairwise
 from random import Random
-from typing import Any
+from typing import Any, NamedTuple
 
 from headrace import StreamsBuilder, Topology, serde
+from headrace.checkpoint.change_plan import align_fingerprint
 from headrace.checkpoint.fingerprint import Fingerprint, compute_fingerprint
+from headrace.checkpoint.rescale import Divider
 from headrace.config import Config
 from headrace.model.ids import TopicPartition
 from headrace.model.partitioner import partition_of
+from headrace.runtime.partitioning import lay_out_state
 from headrace.spark.job import Job
 from headrace.testing import TopologyTestDriver
-from headrace.topology.subtopologies import partition_counts, plan, task_counts
+from headrace.topology.graph import Graph
+from headrace.topology.subtopologies import Plan, partition_counts, plan, task_counts
 from tests.oracle.running import configuration
 from tests.properties.cases import Case, random_case
 from tests.properties.processor_verbs import PUNCTUATE
 from tests.properties.smaller import without_statement
 from tests.properties.test_driver import decided, pipe
 from tests.simulation.log import Row, StoredLog
+from tests.simulation.sink import NAME, SimulatedSink, Target
 
 APPLICATION = "oracle"
 TEXTS: dict[str, Any] = {"key": serde.STRING, "value": serde.STRING}
 Outputs = dict[str, list[Row]]  # by topic
 FAMILIES = ("topology", "words", "tags", "references")
+
+
+class Shape(NamedTuple):
+    """How a version of the program that counts words differs from the others."""
+
+    partitions: int | None = None  # of the sub-topology that counts
+    has_store: bool = False  # it also counts lines
 
 
 @dataclass
@@ -45,6 +59,8 @@ class Input:
     records: list[tuple[str, str | None, str | None, int]]  # topic, key, value, time; of the other families
     partitions: int = 1
     settings: dict[str, Any] = field(default_factory=dict[str, Any])
+    shapes: tuple[Shape, ...] = ()  # of the versions of the program; of the family "words"
+    has_sink: bool = False
 
     def leave_out(self, statement: int) -> Input:
         """Without a statement of the topology: what was made of it is made of what it was made of."""
@@ -64,15 +80,53 @@ class Input:
 
 
 @dataclass(frozen=True)
-class Program:
-    """An input, planned: the job, the topics of its log, the records to write, and the comparison at the end."""
+class Version:
+    """A version of a program, with which an instance may start."""
 
-    job: Job
-    fingerprint: Fingerprint
+    topology: Topology
+    config: Config
+    topics: Mapping[str, int]
+
+    def plan(self, before: Fingerprint | None) -> tuple[Job, Fingerprint]:
+        """Plans the job, as `spark.job_planner` does. `before` is the fingerprint in the checkpoint."""
+        return self._first if before is None else self._plan(before)
+
+    @cached_property
+    def _graph(self) -> Graph:
+        return self.topology.graph()
+
+    @cached_property
+    def _stages(self) -> Plan:
+        return plan(self._graph)
+
+    @cached_property
+    def _first(self) -> tuple[Job, Fingerprint]:
+        return self._plan(None)
+
+    def _plan(self, before: Fingerprint | None) -> tuple[Job, Fingerprint]:
+        graph, config, stages = self._graph, self.config, self._stages
+        before = align_fingerprint(before, graph, stages, config)
+        internal = partition_counts(graph, stages, self.topics, before.partitions if before else None)
+        tasks = dict(task_counts(stages, self.topics, internal))
+        job = Job(APPLICATION, graph, stages, config, tasks, internal, "simulated", "simulated", "simulated")
+        return job, compute_fingerprint(graph, stages, config, tasks=tasks, partitions=internal, before=before)
+
+    @cached_property
+    def divider(self) -> Divider:
+        graph, stages = self._graph, self._stages.stages
+        return Divider(layout_of=lambda number: lay_out_state(graph, stages[number], self.config))
+
+
+@dataclass(frozen=True)
+class Program:
+    """An input, planned: its versions, the topics of its log, the records to write, and the comparison at the end."""
+
+    versions: list[Version]
     topics: Mapping[str, int]
     sources: list[str]
     feed: list[tuple[TopicPartition, Row]]
     compare: Callable[[StoredLog], None]
+    target: Target | None = None  # of the sink
 
 
 class UnfitError(Exception):
@@ -82,7 +136,7 @@ class UnfitError(Exception):
 # -------------------------------------------------------------------------------------------------------------- choice
 def random_input(random: Random, family: str | None = None) -> Input:
     """Draws an input. `plan_program` may find that its topology is unfit: then another one is drawn."""
-    family = family or random.choice(["topology"] * 5 + ["words", "tags", "references"])
+    family = family or random.choice(["topology"] * 4 + ["words"] * 3 + ["tags", "references"])
     settings = {
         "batch.max.records": random.choice([1, 2, 3, 5, 8]),
         "receipt.max.bytes": random.choice([0, 0, 200, 1 << 20]),
@@ -90,7 +144,13 @@ def random_input(random: Random, family: str | None = None) -> Input:
     if family == "topology":
         return Input(family, random_case(random.getrandbits(48)), [], settings=settings)
     partitions, count = random.choice([1, 2, 3]), random.randrange(1, 25)
-    return Input(family, None, RECORDS[family](random, count), partitions, settings)
+    records = RECORDS[family](random, count)
+    shapes: tuple[Shape, ...] = ()
+    if family == "words" and random.random() < 0.7:
+        sizes = random.sample([1, 2, 3, 4], random.choice([2, 3]))
+        shapes = tuple(Shape(size, random.random() < 0.4) for size in sizes)
+    has_sink = family in ("words", "tags") and random.random() < 0.5
+    return Input(family, None, records, partitions, settings, shapes, has_sink)
 
 
 def random_lines(random: Random, count: int) -> list[tuple[str, str | None, str | None, int]]:
@@ -117,25 +177,37 @@ RECORDS = {"words": random_lines, "tags": random_lines, "references": random_ref
 
 
 # ---------------------------------------------------------------------------------------------------------- topologies
-def count_words(tag: Callable[[], str]) -> Topology:
+def count_words(tag: Callable[[], str], shape: Shape, target: Target | None) -> Topology:
     builder = StreamsBuilder()
     lines = builder.stream("lines", **TEXTS)
     lines.map_values(str.upper).to("upper", **TEXTS)
-    words = lines.flat_map_values(lambda line: line.split()).group_by(lambda _, word: word, **TEXTS)
-    words.count(store="counts").to_stream().map_values(str).to("out", **TEXTS)
+    words = lines.flat_map_values(lambda line: line.split())
+    if shape.partitions is None:
+        grouped = words.group_by(lambda _, word: word, **TEXTS)
+    else:
+        keyed = words.select_key(lambda _, word: word)
+        grouped = keyed.repartition(name="by-word", partitions=shape.partitions, **TEXTS).group_by_key(**TEXTS)
+    counts = grouped.count(store="counts").to_stream().map_values(str)
+    counts.to("out", **TEXTS)
+    if target is not None:
+        counts.sink(SimulatedSink(target), name=NAME, **TEXTS)
+    if shape.has_store:
+        lines.group_by_key(**TEXTS).count(store="lines-seen")
     return builder.build()
 
 
-def tag_lines(tag: Callable[[], str]) -> Topology:
+def tag_lines(tag: Callable[[], str], shape: Shape, target: Target | None) -> Topology:
     builder = StreamsBuilder()
     tagged = builder.stream("lines", **TEXTS).map_values(lambda line: f"{line} {tag()}")
     tagged.to("tagged", **TEXTS)
     chain = tagged.group_by_key(**TEXTS).reduce(lambda old, new: f"{old.rpartition(' ')[2]}<{new}", store="latest")
     chain.to_stream().to("out", **TEXTS)
+    if target is not None:
+        chain.to_stream().sink(SimulatedSink(target), name=NAME, **TEXTS)
     return builder.build()
 
 
-def join_references(tag: Callable[[], str]) -> Topology:
+def join_references(tag: Callable[[], str], shape: Shape, target: Target | None) -> Topology:
     builder = StreamsBuilder()
     left, right = builder.table("left", **TEXTS), builder.table("right", **TEXTS)
     # An inner join may lose a deletion between two quick changes of a key, in Kafka Streams, too: its answers are late.
@@ -156,16 +228,19 @@ def plan_program(given: Input, random: Random) -> Program:
     def tag() -> str:
         return f"{random.getrandbits(32):08x}"
 
-    topology = TOPOLOGIES[given.family](tag)
+    build, target = TOPOLOGIES[given.family], Target() if given.has_sink else None
+    shapes = given.shapes or (Shape(),)
+    topologies = [build(tag, shape, target) for shape in shapes]
     settings = {"application.id": APPLICATION, "statestore.cache.max.bytes": 0, **given.settings}
-    sources = sorted({topic for node in plan(topology.graph()).stages.values() for topic in node.topics})
+    stages = plan(topologies[0].graph()).stages
+    sources = sorted({topic for stage in stages.values() for topic in stage.topics})
     rows = [(topic, key.encode() if key else None, value.encode() if value else None, at)
             for topic, key, value, at in given.records]  # fmt: skip
     feed = [
         (TopicPartition(topic, partition_of(key, given.partitions) or 0), (key, value, at, ()))
         for topic, key, value, at in rows
     ]
-    with TopologyTestDriver(TOPOLOGIES[given.family](lambda: ""), settings) as driver:
+    with TopologyTestDriver(build(lambda: "", shapes[0], None), settings) as driver:
         for topic, key, value, at in rows:
             driver.pipe_row(topic, key, value, at, ())
         produced = {topic: [(row[2], row[3], row[4], row[5]) for row in driver.queue(topic)]
@@ -173,7 +248,15 @@ def plan_program(given: Input, random: Random) -> Program:
     written = {"words": ["out", "upper"], "tags": ["out", "tagged"], "references": ["out"]}[given.family]
     topics = dict.fromkeys([*sources, *written], given.partitions)
     compare = {"words": compare_keys, "tags": compare_tags, "references": compare_tables}[given.family]
-    return _program(topology, settings, topics, sources, feed, lambda log: compare(log, produced, written))
+
+    def compare_all(log: StoredLog) -> None:
+        compare(log, produced, written)
+        if target is not None:
+            compare_target(log, target)
+
+    config = Config.of(settings)
+    versions = [Version(topology, config, topics) for topology in topologies]
+    return Program(versions, topics, sources, feed, compare_all, target)
 
 
 def _plan_case(given: Input, case: Case) -> Program:
@@ -200,26 +283,8 @@ def _plan_case(given: Input, case: Case) -> Program:
     written = sorted(program.outputs(produced).keys() | produced.keys())
     topics = dict.fromkeys(["in", *written], 1)
     feed = [(TopicPartition("in", 0), (row[3], row[4], row[5], row[6])) for row in rows]
-    return _program(
-        program.topology, settings, topics, ["in"], feed, lambda log: compare_records(log, produced, written)
-    )
-
-
-def _program(
-    topology: Topology,
-    settings: Mapping[str, Any],
-    topics: Mapping[str, int],
-    sources: list[str],
-    feed: list[tuple[TopicPartition, Row]],
-    compare: Callable[[StoredLog], None],
-) -> Program:
-    config, graph = Config.of(settings), topology.graph()
-    stages = plan(graph)
-    internal = partition_counts(graph, stages, topics)
-    tasks = dict(task_counts(stages, topics, internal))
-    job = Job(APPLICATION, graph, stages, config, tasks, internal, "simulated", "simulated", "simulated")
-    fingerprint = compute_fingerprint(graph, stages, config, tasks=tasks, partitions=internal)
-    return Program(job, fingerprint, topics, sources, feed, compare)
+    versions = [Version(program.topology, Config.of(settings), topics)]
+    return Program(versions, topics, ["in"], feed, lambda log: compare_records(log, produced, written))
 
 
 # ---------------------------------------------------------------------------------------------------------- comparison
@@ -268,6 +333,19 @@ def compare_tags(log: StoredLog, expected: Mapping[str, list[Row]], topics: list
         values = tagged.get(key, [])
         pairs = values[:1] + [old.rpartition(b" ")[2] + b"<" + new for old, new in pairwise(values)]
         _expect(f"state of {key!r}", chained.get(key), pairs)
+
+
+def compare_target(log: StoredLog, target: Target) -> None:
+    """The system behind the sink has every record of the topic once, each key in order."""
+    written = {key: values for rows in log.written("out") for key, values in by_key(rows).items()}
+    if log.may_repeat:  # the topic may have a record twice, the sink may not
+        written = {key: list(dict.fromkeys(values)) for key, values in written.items()}
+    stored = defaultdict[bytes, list[bytes]](list)
+    for key, value in target.rows:
+        stored[key.encode()].append(value.encode())
+    _expect("keys behind the sink", sorted(stored), sorted(written))
+    for key in sorted(written):
+        _expect(f"key {key!r} behind the sink", stored[key], written[key])
 
 
 def compare_tables(log: StoredLog, expected: Mapping[str, list[Row]], topics: list[str]) -> None:

@@ -154,6 +154,8 @@ class Process:
     def __init__(self, scheduler: Scheduler, name: str, host: str, number: int) -> None:
         self.scheduler, self.name, self.host, self.number = scheduler, name, host, number
         self.is_dead, self.paused_until = False, 0.0
+        self.parent: Process | None = None  # the driver of a slot
+        self.outlives_parent = False  # it does not learn soon that its parent has ended
         self.threads: list[SimulatedThread] = []
         self.at_exit: list[Callable[[], None]] = []
 

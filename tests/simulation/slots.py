@@ -1,12 +1,13 @@
 """A slot in the simulation: the real `SlotRunner` and `Exchange`, in a simulated process, behind a simulated network.
 
-It does what `spark.slot.Slot` does: it runs the levels of a batch, waits for the rows of other slots before each, and
-ends when its connection to the driver ends.
+It does what `spark.slot.Slot` does: it runs the levels of a batch, waits for the rows of other slots before each,
+keeps standbys, delivers shares of large batches, and ends when its connection to the driver ends.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from io import BytesIO
 from typing import TYPE_CHECKING, Any
 
@@ -14,14 +15,32 @@ from headrace.checkpoint.restore import MemoryEngineProvider
 from headrace.errors import StreamsError
 from headrace.model.ids import TaskId
 from headrace.spark import wire_format
+from headrace.spark.delivery_job import ShareWriter
 from headrace.spark.exchange import Delivery, Exchange
 from headrace.spark.job import Job
-from headrace.spark.slot_messages import AbortBatch, BatchBroken, BatchDone, RunBatch, SlotRows
+from headrace.spark.slot_messages import (
+    AbortBatch,
+    BatchBroken,
+    BatchDone,
+    Committed,
+    DeliverShare,
+    Heartbeat,
+    LocalState,
+    RunBatch,
+    ShareDelivered,
+    SlotRows,
+    Stop,
+)
 from headrace.spark.slot_runner import SlotRunner
+from headrace.spark.standbys import LocalStateKeeper
 from tests.simulation.scheduler import Process
 
 if TYPE_CHECKING:
     from tests.simulation.world import World
+
+
+CLEANUP_DELAY = 20.0  # seconds after which copies that no slot holds are removed
+_POLL = 0.02  # seconds between two looks at a copy that another slot is about to release
 
 
 class Network:
@@ -47,14 +66,19 @@ class HostState:
     def __init__(self) -> None:
         self.copies: dict[TaskId, list[tuple[MemoryEngineProvider, list[Process]]]] = {}
 
-    def hold(self, task: TaskId, process: Process) -> MemoryEngineProvider:
-        """The latest copy that no other living process holds, or a new one."""
-        copies = self.copies.setdefault(task, [])
-        free = [copy for copy in copies if not copy[1] or copy[1][0].is_dead]
+    def free(self, task: TaskId) -> list[tuple[MemoryEngineProvider, list[Process]]]:
+        """The copies that no living process holds."""
+        return [copy for copy in self.copies.get(task, []) if not copy[1] or copy[1][0].is_dead]
+
+    def claim(self, task: TaskId, process: Process, others: int | None) -> MemoryEngineProvider | None:
+        """The latest free copy, or a new one; None while more than `others` other processes hold copies."""
+        copies, free = self.copies.setdefault(task, []), self.free(task)
+        if not free and others is not None and len(copies) > others:
+            return None
         if not free:
             free = [(MemoryEngineProvider(), [])]
             copies += free
-        provider, holder = max(free, key=lambda copy: -1 if (v := copy[0].open().version) is None else v.number)
+        provider, holder = max(free, key=lambda copy: _number(copy[0]))
         holder[:] = [process]
         return provider
 
@@ -62,6 +86,12 @@ class HostState:
         for _, holder in self.copies.get(task, []):
             if holder == [process]:
                 holder.clear()
+
+
+def _number(provider: MemoryEngineProvider) -> int:
+    """The last batch in a copy."""
+    version = provider.open().version
+    return -1 if version is None else version.number
 
 
 class _Held(MemoryEngineProvider):
@@ -88,8 +118,15 @@ class SimulatedCopies:
         self._held: dict[TaskId, _Held] = {}
 
     def open(self, task: TaskId, *, others: int | None = None, patience: float = 0.0) -> _Held:
-        if task not in self._held:
-            self._held[task] = _Held(self._host.hold(task, self._process))
+        process = self._process
+        process.check()
+        end = process.seconds() + patience
+        while task not in self._held:
+            found = self._host.claim(task, process, others if process.seconds() < end else None)
+            if found is None:
+                process.sleep(_POLL)
+            else:
+                self._held[task] = _Held(found)
         return self._held[task]
 
     def release(self, task: TaskId) -> None:
@@ -99,6 +136,30 @@ class SimulatedCopies:
     def close(self) -> None:
         for task in list(self._held):
             self.release(task)
+
+    def list_free(self) -> dict[TaskId, int]:
+        found = {task: [_number(copy) for copy, _ in self._host.free(task)] for task in sorted(self._host.copies)}
+        return {task: max(numbers) for task, numbers in found.items() if max(numbers, default=-1) >= 0}
+
+    def remove_unused(self, delay: float, now: float) -> list[str]:
+        """Removes copies that no process holds. How long ago one was used is left to chance."""
+        random, removed = self._process.scheduler.random, list[str]()
+        for task in sorted(self._host.copies):
+            for copy in self._host.free(task):
+                if random.random() < 0.3:
+                    self._host.copies[task].remove(copy)
+                    removed.append(str(task))
+        return removed
+
+
+@dataclass(frozen=True)
+class SlotLayout:
+    """`Layout`, with the slots themselves instead of their addresses."""
+
+    places: dict[TaskId, int]
+    standbys: dict[TaskId, tuple[int, ...]]
+    peers: Mapping[int, SimulatedSlot]
+    committed: int
 
 
 class SimulatedSlot:
@@ -113,7 +174,7 @@ class SimulatedSlot:
         self._changed = process.condition()
         self._inbox: list[Any] = []
         self._exchange = Exchange(world.rows_in_memory, BytesIO)
-        self._runner: SlotRunner | None = None
+        self._shares: dict[str, list[DeliverShare]] = {}  # by sink; "" for the log
         process.start("main", self._serve)
 
     # ------------------------------------------------------------------------------------------------ what it is told
@@ -133,22 +194,37 @@ class SimulatedSlot:
         process.sleep(world.scheduler.random.uniform(0.05, 1.0))  # the start of a process
         storage, log = world.storage(process), world.log(process)  # what a slot does not use is missing
         copies: Any = SimulatedCopies(world.state_of(process.host), process)
-        self._runner = SlotRunner(self._job, copies, storage=storage, log=log)
+        runner = SlotRunner(self._job, copies, storage=storage, log=log, threads=process)
+        keeper = LocalStateKeeper(runner.standbys, copies, CLEANUP_DELAY, self._tell_copies, process)
         process.start("heartbeat", self._beat)
-        self._tell("ready")
+        self._tell_copies(copies.list_free())
         while True:
             self._changed.wait_for(lambda: self._inbox)
-            message = self._inbox.pop(0)
-            if isinstance(message, RunBatch):
-                self._run(self._runner, message)
-            else:
-                places, self.peers = message
-                self._runner.take_places(places, self.number, {}, [self.number])
+            match self._inbox.pop(0):
+                case RunBatch() as batch:
+                    self._run(runner, batch)
+                case SlotLayout() as layout:
+                    self._take_layout(runner, layout)
+                    keeper.commit(layout.committed)
+                case Committed() as committed:
+                    keeper.commit(committed.number)
+                case DeliverShare() as share:
+                    self._deliver(share)
+                case Stop():
+                    process.exit()
+
+    def _take_layout(self, runner: SlotRunner, layout: SlotLayout) -> None:
+        self.peers = layout.peers
+        here = [slot for slot, peer in layout.peers.items() if peer.process.host == self.process.host]
+        runner.take_places(layout.places, self.number, layout.standbys, here)
+
+    def _tell_copies(self, numbers: Mapping[TaskId, int]) -> None:
+        self._tell(LocalState([(task.subtopology, task.partition, number) for task, number in numbers.items()]))
 
     def _beat(self) -> None:
         while True:
             self.process.sleep(1.0)
-            self._tell("alive")
+            self._tell(Heartbeat())
 
     def _tell(self, message: Any) -> None:
         self._report(self, message)
@@ -188,3 +264,28 @@ class SimulatedSlot:
             elif slot in self.peers:
                 peer = self.peers[slot]
                 self.world.network.send(self.process, peer.process, lambda peer=peer, m=message: peer.receive(m))
+
+    # --------------------------------------------------------------------------------------------------------- shares
+    def _deliver(self, message: DeliverShare) -> None:
+        order = wire_format.decode(message.order)
+        target = order.sink if isinstance(order, wire_format.SinkOrder) else ""
+        if target not in self._shares:
+            self._shares[target] = []
+            self.process.start("shares", lambda: self._deliver_shares(self._shares[target]))
+        self._shares[target].append(message)
+        self._changed.notify_all()
+
+    def _deliver_shares(self, shares: list[DeliverShare]) -> None:
+        world, process = self.world, self.process
+        writer = ShareWriter(self._job, storage=world.storage(process), log=world.log(process))
+        while True:
+            self._changed.wait_for(lambda: shares)
+            message = shares.pop(0)
+            order: Any = wire_format.decode(message.order)
+            try:
+                ((_, answer),) = writer.handle(message.order, [])
+                reason = ""
+            except Exception as error:  # noqa: BLE001 - the driver tries again
+                process.check()
+                answer, reason = b"", f"{type(error).__name__}: {error}"
+            self._tell(ShareDelivered(message.round, order.share, answer, reason))

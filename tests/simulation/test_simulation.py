@@ -49,12 +49,20 @@ def test_another_seed_gives_another_run():
 # ---------------------------------------------------------------------------------------------------------- it bites
 # The first of 1,000 seeds that shows a mistake is often one of the first ten. These are not, and are tried first.
 FIRST_SEEDS = {
-    "ignore_the_marker": 22,
-    "keep_the_rows_of_aborted_attempts": 135,
-    "read_the_marker_without_a_barrier": 20,
-    "let_an_earlier_epoch_commit": 24,
-    "read_the_marker_only_before_the_manifests": 11,
-    "read_the_manifests_only_once": 112,
+    "deliver_before_the_manifest": 1,  # seed 0 shows it by a run that never ends, which takes a minute
+    "ignore_the_marker": 180,
+    "let_an_earlier_epoch_commit": 36,
+    "read_the_marker_only_before_the_manifests": 47,
+    "read_the_manifests_only_once": 63,
+    "read_the_marker_without_a_barrier": 103,
+    "send_a_batch_again_whose_outcome_is_unknown": 47,
+    "mark_a_share_before_its_records": 60,
+    "deliver_a_share_again_that_is_marked": 24,
+    "give_every_producer_of_a_share_an_id_of_its_own": 192,
+    "leave_the_shares_of_an_earlier_owner_unfenced": 347,
+    "follow_only_the_last_delta": 155,
+    "leave_keys_where_they_were_when_tasks_are_divided": 25,
+    "divide_the_first_delta_only": 25,
 }
 
 
@@ -71,7 +79,7 @@ def test_a_mistake_is_found(mistake):
 
 def test_a_failure_is_made_smaller_and_repeated_by_a_command():
     with MISTAKES["deliver_before_the_manifest"]():
-        seed, error = next((seed, error) for seed in range(100) if (error := _failure(seed)) is not None)
+        seed, error = next((seed, error) for seed in range(1, 100) if (error := _failure(seed)) is not None)
         limits, smallest = shrink(seed, error, most_runs=30)
         assert type(smallest) is type(error)
         assert str(_failure(seed, limits)) == str(smallest)

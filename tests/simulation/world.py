@@ -7,6 +7,7 @@ compared with the test driver's output.
 from __future__ import annotations
 
 import secrets
+from collections import Counter
 from collections.abc import Callable, Generator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
@@ -18,13 +19,14 @@ from headrace.checkpoint.coordinator import CommitOptions, Coordinator
 from headrace.checkpoint.ownership import LeaseHolder
 from headrace.errors import CheckpointCorruptedError, CheckpointMismatchError, StateCorruptedError, StreamsError
 from headrace.spark.job import Job
+from headrace.spark.placement import Placement
 from tests.simulation.disk import Disk
 from tests.simulation.faults import Faults
 from tests.simulation.instance import Instance
 from tests.simulation.kafka import Broker
 from tests.simulation.log import StoredLog
 from tests.simulation.monitor import Monitor
-from tests.simulation.programs import APPLICATION, Input, Program, UnfitError, plan_program, random_input
+from tests.simulation.programs import APPLICATION, Input, Program, UnfitError, Version, plan_program, random_input
 from tests.simulation.scheduler import Process, Scheduler
 from tests.simulation.slots import HostState, Network
 from tests.simulation.storage import Bucket
@@ -56,6 +58,7 @@ class Outcome:
     batches: int
     records: int
     takeovers: int
+    happened: dict[str, int]  # shares, layouts of slots, standbys, warm-ups, changed programs
     faults: dict[str, int] = field(default_factory=dict[str, int])
     trace: list[str] | None = None
 
@@ -79,6 +82,9 @@ class World:
         self.input, self.program = choose_program(seed, limits, random)
         instances = limits.instances or random.choice([1, 1, 2, 3])
         self.slots = limits.slots or random.choice([1, 2, 3])
+        self.replicas = random.choice([0, 0, 1, 2])
+        self.happened = Counter[str]()
+        self._version: Version | None = None  # of the last owner
         self.hosts = ["one", "two", "three"][: random.choice([1, 2, 3])]
         is_on_disk = random.random() < 0.3
         if is_on_disk:
@@ -97,6 +103,9 @@ class World:
             keep=random.choice([1, 2, 3, 10]),
             purge_every=random.choice([1, 2, 5]),
             full_up_to=random.choice([0, 4, 1000]),
+            share_bytes=random.choice([0, 0, 100, 1 << 30]),
+            sink_backlog=random.choice([1, 2, 10]),
+            sink_backoff_ms=5_000,
             compaction=CompactionPolicy(
                 max_deltas=random.choice([2, 3, 8]), min_bytes=random.choice([1, 200]), max_age=random.choice([3, 10])
             ),
@@ -107,6 +116,8 @@ class World:
         self.stored = Broker(topics, scheduler, self.faults) if is_kafka else StoredLog(topics)
         self.stored.may_repeat = not self.options.exactly_once
         self._stores_chunks = random.random() < 0.5
+        if self.program.target is not None:
+            self.program.target.scheduler, self.program.target.faults = scheduler, self.faults
         self.monitor = Monitor(self.bucket, self.stored, scheduler)
         self.network = Network(self)
         self._clocks = {host: HostClock(scheduler) for host in self.hosts}
@@ -153,6 +164,15 @@ class World:
         if (is_loss and is_owner) or not isinstance(error, StreamsError):
             self.scheduler.failures.append(error)
 
+    def count_version(self, version: Version) -> None:
+        self.happened["changed programs"] += self._version not in (None, version)
+        self._version = version
+
+    def count_placement(self, placement: Placement) -> None:
+        self.happened["layouts"] += 1
+        self.happened["standbys"] += sum(map(len, placement.standbys.values()))
+        self.happened["warm-ups"] += len(placement._warmups)
+
     # ------------------------------------------------------------------------------------------------- what happens
     def _feed(self, nature: Process) -> None:
         random = self.scheduler.random
@@ -168,7 +188,7 @@ class World:
         while self.scheduler.now < CHAOS and not self.faults.are_over:
             nature.sleep(random.expovariate(1 / pace))
             faults = [self._kill_driver, self._kill_slot, self._pause, self._move_clock, self._stop_machine]
-            random.choice([*faults, self._restart_broker])()
+            random.choice([*faults, self._restart_broker, self._scale])()
         nature.sleep(max(0.0, CHAOS - self.scheduler.now))
         self.faults.most = 0
         self._is_calm = True
@@ -208,6 +228,13 @@ class World:
             self.scheduler.note("the broker restarts")
             self.stored.hide()
 
+    def _scale(self) -> None:
+        engines = [instance.engine for instance in self.instances if instance.engine is not None]
+        if engines and self.faults.happens("change the number of slots", 1.0):
+            slots = self.scheduler.random.choice([1, 2, 3])
+            self.scheduler.note(f"there are to be {slots} slots")
+            self.scheduler.random.choice(engines).scale(slots)
+
     def _stop_machine(self) -> None:
         if self.faults.happens("stop the machine", 0.3):
             host = self.scheduler.random.choice(self.hosts)
@@ -233,12 +260,21 @@ class World:
             self.monitor.last_number + 1,
             self.input.size,
             self.monitor.last_epoch,
+            dict(self.happened),
             dict(self.faults.happened),
             self.scheduler.trace,
         )
 
     def _is_settled(self) -> bool:
-        return self._fed and self._is_calm and self.monitor.has_settled(self.program.sources, APPLICATION)
+        if not (self._fed and self._is_calm and self.monitor.has_settled(self.program.sources, APPLICATION)):
+            return False
+        return self.program.target is None or any(map(self._has_served_sinks, self.instances))
+
+    def _has_served_sinks(self, instance: Instance) -> bool:
+        coordinator = None if instance.engine is None else instance.engine.coordinator
+        if coordinator is None or coordinator._builder.epoch != self.monitor.last_epoch:
+            return False
+        return coordinator.sinks.has(self.monitor.last_number)
 
 
 @contextmanager

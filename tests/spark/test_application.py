@@ -19,6 +19,7 @@ from headrace.clients.producer import Producer
 from headrace.directories import temporary_directory
 from headrace.errors import StreamsError, UnsafePathError
 from headrace.log.open import open_log
+from headrace.model.ids import TaskId
 from tests.other_users import PRIVATE, modes
 
 pytestmark = pytest.mark.spark
@@ -50,9 +51,9 @@ def address(tmp_path: Path) -> str:
     return address
 
 
-def application(address: str, tmp_path: Path, **options: Any) -> Application:
+def application(address: str, tmp_path: Path, topology: Topology | None = None, **options: Any) -> Application:
     folders = {"checkpoint": str(tmp_path / "checkpoint"), "state_dir": str(tmp_path / "state")}
-    return Application("wordcount", word_count(), address, **folders, **options)
+    return Application("wordcount", topology or word_count(), address, **folders, **options)
 
 
 def produce(address: str, lines: list[str]) -> None:
@@ -75,7 +76,21 @@ def test_words_are_counted_over_all_partitions_and_the_store_can_be_read(address
         counts = app.store("counts-store")
         assert {key: value.value for key, value in counts.all()} == WORDS
         assert counts.get("kafka").value == 3
+        assert {app.metadata_for_key("counts-store", word) for word in WORDS} == {TaskId(1, 0), TaskId(1, 1)}
     assert dict(counted(address)) == WORDS
+
+
+def test_a_new_store_that_begins_empty_is_named(address: str, tmp_path: Path, caplog: pytest.LogCaptureFixture):
+    produce(address, LINES)
+    builder = StreamsBuilder()
+    lines = builder.stream("lines", value=serde.STRING)
+    words = lines.flat_map_values(str.split).group_by(lambda key, word: word, key=serde.STRING, value=serde.STRING)
+    words.count(store="counts-store").to_stream().to("counts", key=serde.STRING, value=serde.LONG)
+    application(address, tmp_path).run_available()
+    assert "begins empty" not in caplog.text
+    words.reduce(lambda first, second: second, store="last-words")
+    application(address, tmp_path, topology=builder.build()).run_available()
+    assert "begins empty, because it is new: last-words. Started with --backfill" in caplog.text
 
 
 def left_by_this_process() -> list[Path]:

@@ -5,8 +5,9 @@ import shutil
 from collections.abc import Iterator
 
 import pytest
-from playwright.sync_api import Browser, sync_playwright
+from playwright.sync_api import Browser, expect, sync_playwright
 
+PATIENCE = 60_000  # ms: how long a page may take on a busy machine
 MISSING = (
     "there is no Chromium: `make chromium` installs it, and HEADRACE_WITHOUT_BROWSER=1 skips the tests that need it"
 )
@@ -25,5 +26,6 @@ def chromium() -> str:
 
 @pytest.fixture(scope="module")
 def browser(chromium: str) -> Iterator[Browser]:
+    expect.set_options(timeout=PATIENCE)
     with sync_playwright() as play, play.chromium.launch(executable_path=chromium, args=["--no-sandbox"]) as browser:
         yield browser

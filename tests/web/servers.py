@@ -10,10 +10,11 @@ from contextlib import contextmanager
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
+from headrace.checkpoint.sink_delivery import SinkReport
 from headrace.model.ids import TopicPartition
 from headrace.query import Follower
 from headrace.query.history import BatchLatency, LatencyHistogram
-from headrace.query.status import ApplicationReport, SampledRecord, SlotReport
+from headrace.query.status import ApplicationReport, SampledRecord, SlotReport, SourceReport
 from headrace.web import ApplicationView, Server
 from tests.query.programs import every_kind, finished
 
@@ -72,6 +73,8 @@ def counted() -> dict[str, Any]:
             SlotReport(1, "two", 12, ("0_1",), {"0_0": 2, "1_0": 0}),
         ],
         "moves": 3,
+        "sources": [SourceReport("customers", "customers", "RETRYING", 7, 120, "no answer", 2)],
+        "sinks": [SinkReport("lake", "atomic", 4, 2, 50, 1, "no answer", 3)],
     }
 
 

@@ -54,6 +54,15 @@ def test_every_number_is_that_of_the_application():
     assert [latency[bound] for bound in ("0.064", "0.128", "1.024", "+Inf")] == [0, 3, 9, 9]
     assert found["headrace_end_to_end_latency_seconds_count",] == 9
     assert found["headrace_end_to_end_latency_seconds_sum",] == 6.3
+    of_source = {
+        name[0].removeprefix("headrace_source_"): value for name, value in found.items() if "customers" in name
+    }
+    assert of_source == {"records_total": 7, "lag": 120, "away": 1, "failures_total": 2}
+    of_sink = {name[0].removeprefix("headrace_sink_"): value for name, value in found.items() if "lake" in name}
+    assert of_sink == {
+        "records_total": 50, "rejected_records_total": 1, "batch": 4, "waiting_batches": 2, "away": 1,
+        "failures_total": 3,
+    }  # fmt: skip
     sizes = [v for k, v in found.items() if k[0] == "headrace_state_bytes"]
     assert len(sizes) == 6
     assert min(sizes) > 0
@@ -88,11 +97,14 @@ def test_the_verdict_is_a_sentence_with_its_reason():
     behind = {at: end + 5 for at, end in ends(cluster).items()}
     for application, healthy, words in [
         (FakeApplication(ends=ends(cluster)), True, "every record in the log has been processed"),
-        (FakeApplication(ends=behind), False, "Stuck: 30 records wait"),
+        (FakeApplication(ends=behind, batches=7), False, "Stuck: 30 records wait"),
+        (FakeApplication(ends=behind), False, "Starting: the first batch runs, and 30 records wait"),
         (FakeApplication(state="UNKNOWN"), False, "Silent: the last heartbeat"),
         (FakeApplication(paused=True, ends=behind), True, "Paused"),
         (FakeApplication(state="NOT_RUNNING"), True, "Not running"),
-        (FakeApplication(state="REBALANCING"), True, "Starting"),
+        (FakeApplication(state="REBALANCING"), False, "Starting: the application takes over"),
+        (FakeApplication(state="REBALANCING", batches=7), True, "Planning again"),
+        (FakeApplication(ready=False), False, "Starting: the slots are not there yet"),
         (FakeApplication(state="ERROR", error="a function failed"), False, "a function failed"),
     ]:
         status = ApplicationView(follower=follower, application=application, clock=cluster.ground.clock).status()

@@ -80,10 +80,10 @@ def metrics(url: str) -> dict[Any, float]:
 
 def address(running: Any) -> str:
     line = running.stderr.readline()
-    while "see http" not in line:
+    while "See http" not in line:
         assert line, "it has ended"
         line = running.stderr.readline()
-    return line.partition("see ")[2].partition(". Ctrl-C")[0]
+    return line.partition("See ")[2].strip()
 
 
 def test_pages_and_metrics_of_an_application_that_runs_tell_the_truth(
@@ -143,6 +143,16 @@ def check_actions(command: Here, shop: Path, url: str) -> None:
     eventually(lambda: {path.parent.name for path in (shop / "checkpoint" / "snapshots").glob("*/*")} >= {"1_0", "1_1"})
 
 
+def check_history(url: str) -> None:
+    """The charts have the rates, the lag and the latency of the records that went through, and where the time went."""
+    points = ask(url, "/api/history", authorization=f"Bearer {TOKEN}").json["points"]
+    assert max(point["read"] or 0 for point in points) > 0
+    assert points[-1]["lag"] == 0
+    [timed, *_] = [point for point in points if point["p50"] is not None]
+    assert 0 < timed["p50"] <= timed["p99"]
+    assert {"wait", "plan", "level 0", "level 1", "commit", "deliver"} <= timed["parts"].keys()
+
+
 def check_page(browser: Browser, url: str) -> None:
     with browser.new_page() as page:
         said = list[str]()
@@ -161,5 +171,7 @@ def check_page(browser: Browser, url: str) -> None:
             == 112
         )
         expect(page.locator("#samples")).to_contain_text(HOSTILE)
+        assert page.locator("#slots tbody tr").count() >= 1
+        check_history(url)
         assert page.query_selector_all("#samples img") == []
         assert said == []

@@ -4,7 +4,8 @@ The result is one full manifest, so it happens as a whole or not at all: files t
 if it does not come to be. What each new task gets:
 
     the delta chain of the task that it continues, by reference: a new number costs nothing
-    + one delta, where rows change: stores that were renamed, that came from other tasks, or whose values are migrated
+    + one delta, where rows change: stores that were renamed, that came from other tasks or from a backfill, or whose
+      values are migrated
 
 Local copies of tasks with the same number apply that delta; copies of renumbered tasks are restored.
 """
@@ -15,7 +16,8 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 
-from headrace.checkpoint.changes import ARCHIVE, ChangePlan
+from headrace.checkpoint.backfill_checkpoint import FilledStores
+from headrace.checkpoint.change_plan import ARCHIVE, Aside, ChangePlan
 from headrace.checkpoint.files import (
     Blob,
     BlobRef,
@@ -39,7 +41,7 @@ from headrace.runtime.rows import PartitionBatch
 from headrace.runtime.serdes import resolved, serdes_of
 from headrace.state.delta import Delta, encode_delta, merge
 from headrace.state.engine import Version
-from headrace.state.migration import ValueMigration, find_migration
+from headrace.state.migration import ValueMigration, find_migration, list_of_new
 from headrace.state.task_state import LOGGED, PREFIX, table_prefix, tables_of_store
 from headrace.state.values import decode_cell, encode_cell
 from headrace.topology.graph import Graph
@@ -60,10 +62,13 @@ class _Edits:
     incoming_operators: dict[int, dict[str, str]] = field(default_factory=dict[int, dict[str, str]])
     merged: set[int] = field(default_factory=set[int])  # old sub-topologies whose stream time counts too
     migrated: set[str] = field(default_factory=set[str])  # stores, by new name
+    filled: set[str] = field(default_factory=set[str])  # stores whose rows come from a backfill
+    filled_operators: set[str] = field(default_factory=set[str])  # that have no other stores
     rebuilds: bool = False  # local copies must be restored
 
     def __bool__(self) -> bool:
-        return bool(self.stores or self.operators or self.incoming or self.merged or self.migrated or self.rebuilds)
+        moved = self.stores or self.operators or self.incoming or self.merged
+        return bool(moved or self.migrated or self.filled or self.rebuilds)
 
 
 def find_migrations(graph: Graph, config: Config) -> dict[str, ValueMigration]:
@@ -79,14 +84,16 @@ def carry_over(
     ledger: Ledger,
     migrations: Mapping[str, ValueMigration],
     *,
+    filled: FilledStores | None = None,
     at_step: AtStep = ignore_step,
     on_task: Callable[[], None] = lambda: None,
 ) -> CarriedOver | None:
     """Returns the state of a checkpoint in the form of a topology; None if its form does not change.
 
-    `on_task` is called after every task whose rows were rewritten.
+    `filled` has the rows of new stores. `on_task` is called after every task whose rows were rewritten.
     """
-    edits = {number: found for number in plan.numbers if (found := _find_edits(plan, number))}
+    fills = frozenset[str]() if filled is None else filled.stores
+    edits = {number: found for number in plan.numbers if (found := _find_edits(plan, number, fills))}
     is_renumbered = any(new != old for new, old in plan.origins.items()) or bool(plan.archived)
     is_rerouted = any(old != new for old, new in plan.topics.items()) or bool(plan.unclear_topics)
     if not edits and not is_renumbered and not (is_rerouted and ledger.carried):
@@ -103,6 +110,8 @@ def carry_over(
         for partition in range(plan.task_count(number)):
             task = TaskId(number, partition)
             editor = _Editor(storage, ledger, found, plan.origins.get(number), partition, migrations)
+            if filled is not None and found.filled:
+                editor.fill(filled, TaskId(filled.numbers[number], partition))
             changes = editor.find_changes()
             if changes or found.rebuilds:
                 head = tasks.get(task, TaskHead())
@@ -111,13 +120,22 @@ def carry_over(
                 delta = _write_delta(storage, task, ledger.number + 1, written, at_step)
                 tasks[task] = TaskHead((*base, delta), head.due)
             on_task()
+    for group, aside in plan.set_aside.items():
+        for partition in range(plan.old_task_count(group)):
+            delta = _archive_rows(storage, ledger, TaskId(group, partition), aside, at_step)
+            if delta is not None:
+                tasks[TaskId(aside.number, partition)] = TaskHead((delta,))
+            on_task()
     return CarriedOver(tasks, tuple(_route_carried(plan, storage, ledger, successors)))
 
 
 # ------------------------------------------------------------------------------------------------------ what to change
-def _find_edits(plan: ChangePlan, number: int) -> _Edits:
+def _find_edits(plan: ChangePlan, number: int, fills: Collection[str]) -> _Edits:
     edits, origin = _Edits(), plan.origins.get(number)
     own = plan.stores_of(number)
+    edits.filled = own & set(fills)
+    operators = [operator for operator in plan.fingerprint.operators if operator.subtopology == number]
+    edits.filled_operators = {some.name for some in operators if some.stores and edits.filled.issuperset(some.stores)}
     for store in sorted(own):
         found = plan.stores.get(store)
         if found is None:
@@ -132,6 +150,8 @@ def _find_edits(plan: ChangePlan, number: int) -> _Edits:
             edits.stores[found.store] = store
         if store in plan.migrated:
             edits.migrated.add(store)
+    if origin is not None and origin in plan.set_aside:
+        edits.stores |= dict.fromkeys(plan.set_aside[origin].stores)
     elsewhere = {found for store, found in plan.stores.items() if store not in own}
     edits.stores |= {store: None for store, group in elsewhere if group == origin and store not in edits.stores}
     _find_operator_edits(plan, number, edits)
@@ -172,6 +192,16 @@ class _Editor:
         self._partition = partition
         self.rows = {} if origin is None else self._read(origin)
         self._changes: dict[bytes, bytes | None] = {}
+        self._filled: Rows = {}  # of new stores, and of operators that have no other stores
+        self._times: list[int] = []  # stream times of other tasks that count
+
+    def fill(self, filled: FilledStores, task: TaskId) -> None:
+        """Takes the rows of the stores that a backfill has filled."""
+        rows = read_rows(filled.storage, task, filled.ledger.head(task).chain)
+        self._filled = dict(select_rows(rows, self._edits.filled, self._edits.filled_operators))
+        self._filled |= {key: rows[key] for key in _SCHEDULES if key in rows and key not in self.rows}
+        if _STREAM_TIME in rows:
+            self._times.append(_number(rows[_STREAM_TIME]))
 
     def _read(self, subtopology: int) -> Rows:
         task = TaskId(subtopology, self._partition)
@@ -184,12 +214,13 @@ class _Editor:
             self._move(self._read(group), stores, edits.incoming_operators.get(group, {}), is_own=False)
         for store in edits.migrated:
             self._migrate(store)
-        times = [row for group in edits.merged if (row := self._read(group).get(_STREAM_TIME)) is not None]
-        if times:
-            own = [self.rows[_STREAM_TIME]] if _STREAM_TIME in self.rows else []
-            latest = max(_number(row) for row in (*times, *own))
-            self._changes[_STREAM_TIME] = encode_cell(latest)
+        merged = [row for group in edits.merged if (row := self._read(group).get(_STREAM_TIME)) is not None]
+        times = [*self._times, *map(_number, merged)]
+        own = _number(self.rows[_STREAM_TIME]) if _STREAM_TIME in self.rows else -1
+        if max(times, default=-1) > own:
+            self._changes[_STREAM_TIME] = encode_cell(max(times))
         self._rename_schedules(edits.operators)
+        self._changes |= self._filled  # after the deletions: a removed operator may have had the name
         return self._changes
 
     def whole(self) -> dict[bytes, bytes | None]:
@@ -207,11 +238,16 @@ class _Editor:
         self._changes |= moved  # after the deletions: names may be swapped
 
     def _migrate(self, store: str) -> None:
+        """Migrates the values that are not listed as new, and deletes the lists."""
         migrate = self._migrations[store].migrate
-        for table in tables_of_store(store):
+        rows = {key: value for key, value in (self.rows | self._changes).items() if value is not None}
+        for table in (store, f"{store}/past"):
             prefix, part = table_prefix(table), table.removeprefix(store).removeprefix("/")
-            for key, value in list((self.rows | self._changes).items()):
-                if key.startswith(prefix) and value is not None:
+            listed = table_prefix(list_of_new(table, store))
+            for key, value in rows.items():
+                if key.startswith(listed):
+                    self._changes[key] = None
+                elif key.startswith(prefix) and listed + key[PREFIX:] not in rows:
                     self._changes[key] = migrate(part, value)
 
     def _rename_schedules(self, operators: Mapping[str, str | None]) -> None:
@@ -257,6 +293,18 @@ def rename_rows(
             yield key, None if new_prefix is None else new_prefix + key[PREFIX:]
 
 
+def select_rows(rows: Rows, stores: Collection[str], operators: Collection[str]) -> Iterator[tuple[bytes, bytes]]:
+    """Yields the rows that belong to some stores and operators, their cells included."""
+    prefixes = {table_prefix(table) for store in stores for table in tables_of_store(store)}
+    for key, value in rows.items():
+        if key[:PREFIX] == _CELLS:
+            owner = key[PREFIX:].decode().partition("/")[0]
+            if owner in operators or owner.removeprefix("store ") in stores:
+                yield key, value
+        elif key[:PREFIX] in prefixes:
+            yield key, value
+
+
 def _rename_cell(name: str, stores: Mapping[str, str | None], operators: Mapping[str, str | None]) -> str | None:
     """Returns the new name of a cell: of a store, "store NAME/…" or for a buffer "NAME/…", or of an operator."""
     owner, slash, rest = name.partition("/")
@@ -292,6 +340,14 @@ def delete_rows(storage: Storage, ledger: Ledger, stores: Collection[tuple[int, 
                 delta = _write_delta(storage, task, ledger.number + 1, changes, ignore_step)
                 tasks[task] = TaskHead((*head.chain, delta), head.due)
     return tasks
+
+
+def _archive_rows(storage: Storage, ledger: Ledger, task: TaskId, aside: Aside, at_step: AtStep) -> DeltaRef | None:
+    """Writes the rows of removed stores for an archived task. Returns None if there are none."""
+    rows = read_rows(storage, task, ledger.head(task).chain)
+    found: dict[bytes, bytes | None] = {key: rows[key] for key, _ in rename_rows(rows, dict.fromkeys(aside.stores), {})}
+    archive = TaskId(aside.number, task.partition)
+    return _write_delta(storage, archive, ledger.number + 1, found, at_step) if found else None
 
 
 # ------------------------------------------------------------------------------------------------------- carried rows

@@ -180,6 +180,12 @@ class ChangelogExporter:
                 f"{self.application!r} was stopped before it had processed and delivered everything that it has read. "
                 "Run it to the end of its input first: headrace run --once"
             )
+        old = [shape.name for group in ledger.fingerprint.groups for shape in group.stores if shape.unmigrated]
+        if old:
+            raise StreamsError(
+                f"the store {old[0]!r} has values in an earlier form, and a changelog can have only one: first migrate "
+                "all of them, with headrace state migrate"
+            )
         return ledger.fingerprint
 
     @staticmethod

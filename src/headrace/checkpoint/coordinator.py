@@ -21,15 +21,16 @@ from types import TracebackType
 from typing import Any, Self
 
 from headrace.checkpoint import recovery
+from headrace.checkpoint.backfill_checkpoint import Backfill
 from headrace.checkpoint.carry_over import carry_over
-from headrace.checkpoint.changes import plan_changes
+from headrace.checkpoint.change_plan import ChangePlan, plan_changes, without_stores
 from headrace.checkpoint.compaction import Cleaner, CompactionPolicy
 from headrace.checkpoint.delivery import DeliverInShares, Delivery, DeliveryTarget
 from headrace.checkpoint.files import BlobRef, manifest_name, read_blob
 from headrace.checkpoint.fingerprint import Fingerprint
-from headrace.checkpoint.ledger import manifest_numbers
+from headrace.checkpoint.ledger import manifest_numbers, read_manifest
 from headrace.checkpoint.manifest import Changelog, Manifest, Outbox, manifest_digest
-from headrace.checkpoint.manifest_builder import ManifestBuilder
+from headrace.checkpoint.manifest_builder import CarriedOver, ManifestBuilder
 from headrace.checkpoint.ownership import LeaseHolder, Ownership, has_exited, this_process
 from headrace.checkpoint.receipt import Receipt, check_receipts
 from headrace.checkpoint.rescale import Divider, Progress, Rescaled
@@ -37,7 +38,7 @@ from headrace.checkpoint.serial_executor import SerialExecutor
 from headrace.checkpoint.sink_delivery import SinkDeliveries, SinkOptions, SinkTarget, WriteInSlots
 from headrace.checkpoint.steps import MANIFEST, OWNER, TAKEOVER, AtStep, ignore_step, step
 from headrace.checkpoint.storage import Storage
-from headrace.errors import CheckpointCorruptedError, FencedError
+from headrace.errors import CheckpointCorruptedError, FencedError, StreamsError
 from headrace.model.clock import Clock, SystemClock
 from headrace.model.ids import TaskId, TopicPartition
 from headrace.model.threads import SYSTEM_THREADS, Threads
@@ -77,7 +78,7 @@ class CommitHooks:
     delivered: Callable[[int, Mapping[TopicPartition, int]], None] = lambda number, positions: None
     deliver_in_shares: DeliverInShares | None = None
     write_in_slots: WriteInSlots | None = None  # parts of a large batch for a sink
-    spark: Callable[[], Any] = lambda: None  # the session, for sinks that run in the driver
+    spark: Callable[[], Any] = lambda: None  # the session, for sinks that run Spark jobs
 
 
 class Coordinator:
@@ -108,6 +109,7 @@ class Coordinator:
             share_bytes=options.share_bytes,
         )
         self.ledger = recovery.recover_ledger(storage, options.keep)
+        self.changes: ChangePlan | None = None  # that the takeover has carried out
         self._deliveries = SerialExecutor("headrace delivery", options.max_undelivered, hooks.threads)
         self._visible = SerialExecutor("headrace delivered", options.max_undelivered, hooks.threads)
         self.sinks = SinkDeliveries(
@@ -146,6 +148,8 @@ class Coordinator:
         changelogs: Mapping[str, Changelog] | None = None,
         divider: Divider | None = None,
         migrations: Mapping[str, ValueMigration] | None = None,
+        backfill: Backfill | None = None,
+        migrates_all: bool = False,
         sinks: Mapping[str, SinkTarget] | None = None,
         options: CommitOptions | None = None,
         hooks: CommitHooks | None = None,
@@ -156,7 +160,8 @@ class Coordinator:
         `changelogs` the topics that fill the stores of a new checkpoint, `sinks` the sinks for other systems. If the
         topology has changed, its state is carried over to the new form; `migrations` has the stores whose values can
         get another form, and `divider` divides the state of sub-topologies whose number of tasks has changed; without
-        it that is an error.
+        it that is an error. `backfill` fills new stores from history; without it they begin empty. With `migrates_all`
+        values get their new form now, and not when they are read.
         """
         options, hooks = options or CommitOptions(), hooks or CommitHooks()
         ledger = recovery.recover_ledger(storage, options.keep)
@@ -176,7 +181,14 @@ class Coordinator:
         try:
             coordinator = cls(storage, log, ownership, builder, options, hooks, sinks or {})
             coordinator._take_over(
-                fingerprint, topics or {}, positions or {}, changelogs or {}, migrations or {}, divider
+                fingerprint,
+                topics or {},
+                positions or {},
+                changelogs or {},
+                migrations or {},
+                divider,
+                backfill,
+                migrates_all,
             )
         except Exception:
             if coordinator is not None:
@@ -193,6 +205,8 @@ class Coordinator:
         changelogs: Mapping[str, Changelog],
         migrations: Mapping[str, ValueMigration],
         divider: Divider | None,
+        backfill: Backfill | None,
+        migrates_all: bool,
     ) -> None:
         """Checks the checkpoint, commits a manifest without a batch to fence the previous owner, and catches up."""
         storage, number = self._storage, None
@@ -206,28 +220,41 @@ class Coordinator:
                 fingerprint,
                 migrations={store: migration.before for store, migration in migrations.items()},
                 refusals=None if divider is None else lambda number: divider.layout_of(number).refusals,
+                migrates_all=migrates_all,
             )
             recovery.check_changes(plan, storage)
             recovery.check_topics(self.ledger, self._log, topics)
             recovery.check_deliveries(self.ledger, self._delivery.last, storage)
-            carried_over = carry_over(
-                plan, storage, self.ledger, migrations, at_step=self._at_step, on_task=self._ownership.renew
-            )
-            # A new form and other task counts are two manifests: a crash between them leaves a form that goes on.
+            starts = {at: start for at, start in positions.items() if at not in self.ledger.positions}
+            # A new form, other task counts and filled stores are manifests of their own: a crash between them leaves a
+            # form that goes on. Without other task counts, there is one.
+            waits = bool(plan.rescaled and plan.fillable) and backfill is not None
+            try:
+                carried_over, rescaled = self._prepare_state(
+                    plan, migrations, divider, None if waits else backfill, self.ledger.positions | starts
+                )
+            except CheckpointCorruptedError:
+                self.ledger = recovery.recover_ledger(storage, self._options.keep)
+                if self.ledger.number == number:
+                    raise
+                continue  # the previous owner has committed since, and purged what was read
             is_halfway = carried_over is not None and bool(plan.rescaled)
+            form = plan.fingerprint_before_rescale if is_halfway else plan.fingerprint
             builder = replace(
                 self._builder,
                 clock=self.ledger.clock,
                 carried_over=carried_over,
-                rescaled=None if divider is None or is_halfway else self._divide(divider, plan.fingerprint),
-                fingerprint=plan.fingerprint_before_rescale if is_halfway else plan.fingerprint,
+                rescaled=rescaled,
+                fingerprint=without_stores(form, plan.fillable) if waits else form,
                 topics=topics,
-                positions={at: start for at, start in positions.items() if at not in self.ledger.positions},
+                positions=starts,
                 changelogs=changelogs if number < 0 else self.ledger.changelogs,
             )
             with step(TAKEOVER, self._at_step):
                 written = self._write_manifest(builder)
-            if written is not None and not is_halfway:
+            if written is not None and number >= 0 and plan.has_changes and self.changes is None:
+                self.changes = plan
+            if written is not None and not is_halfway and not waits:
                 break
             if written is not None:
                 number = None
@@ -235,10 +262,33 @@ class Coordinator:
             self.ledger = recovery.recover_ledger(storage, self._options.keep)  # the previous owner committed first
         else:
             raise self._fenced(self.ledger.number + 1)
-        self._delivery.catch_up(self._find_undelivered(), partial(read_blob, storage))
-        self.sinks.start(self.ledger, self._log)
+        self._catch_up()
+        try:
+            self.sinks.start(self.ledger, self._log)
+        except CheckpointCorruptedError as error:
+            raise self._explain_damage(error) from error
         self._ownership.delete_earlier_epochs()
         self._clean_up(self.ledger.tasks, purge=True)
+
+    def _prepare_state(
+        self,
+        plan: ChangePlan,
+        migrations: Mapping[str, ValueMigration],
+        divider: Divider | None,
+        backfill: Backfill | None,
+        positions: Mapping[TopicPartition, int],
+    ) -> tuple[CarriedOver | None, Rescaled | None]:
+        """Fills new stores, and brings the state to a new form, or else to other task counts."""
+        filled = None
+        if backfill is not None and plan.fillable:
+            filled = backfill(plan, self.ledger, positions, self._ownership.renew)
+        carried_over = carry_over(
+            plan, self._storage, self.ledger, migrations,
+            filled=filled, at_step=self._at_step, on_task=self._ownership.renew,
+        )  # fmt: skip
+        # Sub-topologies are compared by their numbers, which a new form may have changed.
+        rescaled = self._divide(divider, plan.fingerprint) if divider and carried_over is None else None
+        return carried_over, rescaled
 
     def _divide(self, divider: Divider, fingerprint: Fingerprint) -> Rescaled | None:
         """Divides the state of sub-topologies whose number of tasks has changed. The lease is renewed meanwhile."""
@@ -266,8 +316,8 @@ class Coordinator:
             else:
                 return
 
-    def _find_undelivered(self) -> dict[int, tuple[Outbox, ...]]:
-        """Returns what the log lacks. The previous owner may have purged what it has delivered since the last look.
+    def _catch_up(self) -> None:
+        """Delivers what the log lacks. The previous owner may have purged what it has delivered since the last look.
 
         Then the marker says so, but for a moment not on a broker that has just started.
         """
@@ -275,10 +325,12 @@ class Coordinator:
         while True:
             self._delivery.read_marker()
             try:
-                return recovery.find_undelivered(self._storage, self.ledger, self._delivery.last)
-            except CheckpointCorruptedError:
-                if left <= 0:
-                    raise
+                undelivered = recovery.find_undelivered(self._storage, self.ledger, self._delivery.last)
+                return self._delivery.catch_up(undelivered, partial(read_blob, self._storage))
+            except CheckpointCorruptedError as error:
+                found = self._explain_damage(error)
+                if found is not error or left <= 0:
+                    raise found from error
             left -= _MARKER_PAUSE
             self._hooks.threads.sleep(_MARKER_PAUSE / 1000)
 
@@ -348,10 +400,13 @@ class Coordinator:
 
     def check(self) -> None:
         """Raises an error of delivery or compaction in the background."""
-        self._deliveries.check()
-        self._visible.check()
-        self.sinks.check()
-        self._cleaner.check()
+        try:
+            self._deliveries.check()
+            self._visible.check()
+            self.sinks.check()
+            self._cleaner.check()
+        except CheckpointCorruptedError as error:
+            raise self._explain_damage(error) from error
 
     def describe_owner(self, describe: Callable[[], dict[str, Any]]) -> None:
         """Sets the function whose result, plain JSON, is in the lease from its next renewal on, for others to read."""
@@ -372,17 +427,19 @@ class Coordinator:
         is_visible = self._visible.drain(None if end is None else max(0.0, end - seconds()))
         return self.sinks.drain(None if end is None else max(0.0, end - seconds())) and is_visible and is_sent
 
-    def close(self, timeout: float | None = None) -> bool:
+    def close(self, timeout: float | None = None, error: str | None = None) -> bool:
         """Delivers the committed batches and releases the lease, so that another instance can start at once.
 
-        Returns False if `timeout` seconds were not enough: the next instance delivers the rest.
+        Returns False if `timeout` seconds were not enough: the next instance delivers the rest. `error` is why the
+        application stops, for `headrace status`.
         """
         is_delivered = False
         try:
             is_delivered = self._drain(timeout)
         finally:
             self.abandon(None if is_delivered or timeout is None else 0.0)
-            self._ownership.release()
+            sinks = [report._asdict() for report in self.sinks.reports()]
+            self._ownership.release({"delivered": self.delivered, "sinks": sinks, "error": error})
         return is_delivered
 
     def abandon(self, timeout: float | None = None) -> None:
@@ -453,6 +510,13 @@ class Coordinator:
     def _clean_up(self, tasks: Iterable[TaskId], *, purge: bool) -> None:
         self.ledger.forget_outboxes(min(self._delivery.last, self.sinks.recorded(self._delivery.last)))
         self._cleaner.start(self.ledger, tasks, purge=purge)
+
+    def _explain_damage(self, error: CheckpointCorruptedError) -> StreamsError:
+        """Returns FencedError if another instance has taken over: it purges files that this one has not delivered."""
+        last = manifest_numbers(self._storage)[-1]
+        if last > self.ledger.number and read_manifest(self._storage, last)[0].epoch > self._builder.epoch:
+            return self._fenced(last)
+        return error
 
     def _fenced(self, number: int) -> FencedError:
         return FencedError(

@@ -79,7 +79,9 @@ def copy_checkpoint(
         changelogs=ledger.changelogs,
         carried_over=carried_over,
     )
-    manifest, data = builder.build(Ledger(), full_up_to=0)
+    before = Ledger()
+    before.stops = dict(ledger.stops)  # a range that the first application processes again
+    manifest, data = builder.build(before, full_up_to=0)
     with step(TAKEOVER, at_step):
         is_created = target.create(manifest_name(manifest.number), data)
     if not is_created:

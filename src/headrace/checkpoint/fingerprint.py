@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field, fields, is_dataclass
+from dataclasses import dataclass, field, fields, is_dataclass, replace
 from typing import Any, NamedTuple
 
 from headrace.config import Config
@@ -25,20 +25,25 @@ _IGNORED = {"retention", "history", "max_entries", "grace"}
 
 
 class StoreShape(NamedTuple):
-    """A store: its kind and serdes, as text."""
+    """A store: its kind and serdes, as text.
+
+    `unmigrated` is the value serde of values that are not migrated yet (`state.migration`); empty if there are none.
+    """
 
     name: str
     kind: str
     key: str
     value: str
     logged: bool
+    unmigrated: str = ""
 
 
 class SubtopologyShape(NamedTuple):
     """A sub-topology: the topics it reads, its task count, its stores.
 
     `grown_from` is the task count from before its source topics last got more partitions; 0 if they never did. Since
-    then the records that it reads are routed by their keys (`topology.subtopologies.route_sources`).
+    then the records that it reads are routed by their keys, if it has stores
+    (`topology.subtopologies.route_sources`).
     """
 
     number: int
@@ -71,13 +76,15 @@ class RemovedStore(NamedTuple):
     subtopology: int
     tasks: int
     batch: int
+    lineage: Lineage = Lineage()
 
 
 @dataclass(frozen=True, slots=True)
 class Fingerprint:
     """`groups` are the sub-topologies, `partitions` the partition counts of the internal topics.
 
-    `decided` are generated names that the user has confirmed: these stores are matched by name.
+    `decided` are generated names that the user has confirmed: these stores are matched by name. `grown` has the source
+    topics that got more partitions, and the number from before, also if no sub-topology reads them at present.
     """
 
     groups: tuple[SubtopologyShape, ...]
@@ -87,6 +94,12 @@ class Fingerprint:
     lineages: Mapping[str, Lineage] = field(default_factory=dict[str, Lineage])  # by store
     removed: tuple[RemovedStore, ...] = ()
     decided: tuple[str, ...] = ()
+    grown: Mapping[str, int] = field(default_factory=dict[str, int])
+
+    @property
+    def routed(self) -> dict[int, int]:
+        """The sub-topologies with state whose topics have grown, and the number of tasks from before."""
+        return {group.number: group.grown_from for group in self.groups if group.grown_from and group.stores}
 
 
 def compute_fingerprint(
@@ -102,12 +115,8 @@ def compute_fingerprint(
 
     `before` is that of the checkpoint: it tells which source topics have grown.
     """
-    serdes = serdes_of(config)
-    old = {shape.number: shape for shape in before.groups} if before else {}
-    groups = (
-        _subtopology_shape(stage, tasks[stage.number], graph, serdes, old.get(stage.number))
-        for stage in plan.stages.values()
-    )
+    serdes, grown = serdes_of(config), {} if before is None else _find_grown(plan, tasks, before)
+    groups = (_subtopology_shape(stage, tasks[stage.number], graph, serdes, grown) for stage in plan.stages.values())
     global_stores = (_store_shape(graph.stores[name], serdes) for name in sorted(graph.global_stores))
     return Fingerprint(
         tuple(groups),
@@ -115,7 +124,31 @@ def compute_fingerprint(
         dict(sorted(partitions.items())),
         operators=tuple(_operator_shapes(graph, plan)),
         lineages={store: _lineage(graph, store) for store in sorted(graph.stores)},
+        grown=grown,
     )
+
+
+def _find_grown(plan: Plan, tasks: Mapping[int, int], before: Fingerprint) -> dict[str, int]:
+    """Returns the topics and patterns of the log with more partitions than at first, with the number from before."""
+    old = {shape.number: shape for shape in before.groups}
+    read = {topic for stage in plan.stages.values() for topic in (*stage.topics, *stage.patterns)}
+    grown = {topic: shape.grown_from for shape in before.groups if shape.grown_from for topic in read & {*shape.reads}}
+    grown |= before.grown
+    for number, stage in plan.stages.items():
+        if number in old and old[number].tasks != tasks[number]:
+            grown |= dict.fromkeys((*stage.topics, *stage.patterns), old[number].tasks)
+    return grown
+
+
+def mark_old_values(graph: Graph, fingerprint: Fingerprint | None) -> Graph:
+    """Returns a topology whose stores know that a checkpoint has values of theirs in an earlier form."""
+    shapes = () if fingerprint is None else [shape for group in fingerprint.groups for shape in group.stores]
+    marked = {
+        shape.name: replace(graph.stores[shape.name], has_old_values=True)
+        for shape in (*shapes, *(() if fingerprint is None else fingerprint.global_stores))
+        if shape.unmigrated and shape.name in graph.stores
+    }
+    return replace(graph, stores={**graph.stores, **marked}) if marked else graph
 
 
 def _operator_shapes(graph: Graph, plan: Plan) -> Iterator[OperatorShape]:
@@ -182,15 +215,13 @@ def _topics_around(
 
 
 def _subtopology_shape(
-    stage: Stage, tasks: int, graph: Graph, serdes: Serdes, before: SubtopologyShape | None
+    stage: Stage, tasks: int, graph: Graph, serdes: Serdes, grown: Mapping[str, int]
 ) -> SubtopologyShape:
     reads = (*stage.topics, *stage.patterns, *stage.inputs)
     stores = [
         _store_shape(graph.stores[name], serdes) for name in sorted(stage.stores) if name not in graph.global_stores
     ]
-    grown_from = 0 if before is None else before.grown_from
-    if before is not None and before.tasks != tasks and stores and (stage.topics or stage.patterns):
-        grown_from = before.tasks
+    grown_from = max((grown.get(topic, 0) for topic in (*stage.topics, *stage.patterns)), default=0)
     return SubtopologyShape(stage.number, tuple(sorted(reads)), tasks, tuple(stores), grown_from)
 
 
@@ -263,7 +294,7 @@ def _compare_stores(
             if place != new_place:
                 yield f"store {name} was in {place} and now is in {new_place}"
             for what, was, is_now in zip(StoreShape._fields, old, new, strict=True):
-                if was != is_now:
+                if was != is_now and what != "unmigrated":  # the checkpoint alone knows that
                     yield f"store {name} had the {_WORDS[what]} {was} and now has {is_now}"
 
 

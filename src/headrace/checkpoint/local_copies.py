@@ -22,7 +22,7 @@ import re
 import shutil
 import time
 from collections.abc import Collection, Generator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from headrace.checkpoint.restore import LmdbEngineProvider
@@ -154,10 +154,12 @@ class LocalCopies:
         return -1 if version is None else version.number
 
     def _names(self) -> list[str]:
-        names = sorted(folder.name for folder in self.directory.iterdir() if folder.is_dir())
-        for name in names:
-            if task_of(name) is not None:
-                check_folder(self.directory / name)
+        names: list[str] = []
+        for folder in sorted(self.directory.iterdir()):
+            with suppress(FileNotFoundError):  # its holder has just removed it
+                if task_of(folder.name) is not None and folder.is_dir():
+                    check_folder(folder)
+                    names.append(folder.name)
         return names
 
     def _lock(self, name: str) -> int | None:

@@ -26,9 +26,9 @@ from itertools import accumulate
 from typing import Any, NamedTuple
 
 import msgspec
-import pyarrow as pa  # pyright: ignore[reportMissingTypeStubs]
 
-from headrace.errors import CheckpointCorruptedError
+from headrace.errors import CheckpointCorruptedError, MissingExtraError
+from headrace.extras import lazy_extra
 from headrace.log.chunk_format import pack_parts, unpack
 from headrace.log.protocol import Item, Records
 from headrace.model.ids import TopicPartition
@@ -36,7 +36,7 @@ from headrace.model.partitioner import known_partition
 from headrace.model.record import Headers
 from headrace.runtime.rows import CountOutput, Order, Output, PartitionBatch, Row, batch_rows
 
-_arrow: Any = pa  # it has no types
+_arrow = lazy_extra("pyarrow", "spark")
 
 OUTBOX, OUTBOX_1, ROWS, ROWS_1 = b"HRO2", b"HRO1", b"HRB2", b"HRB1"
 _MIN_COMPRESSED_SIZE = 512
@@ -150,6 +150,8 @@ def _translate_errors(name: str) -> Generator[None]:
     """What reads the bytes of a blob has the blob's checksum: it fails only where the blob was written by others."""
     try:
         yield
+    except MissingExtraError:
+        raise
     except Exception as error:  # Arrow and MessagePack raise errors of many kinds
         raise CheckpointCorruptedError(f"{name} cannot be read: {error}", file=name) from error
 

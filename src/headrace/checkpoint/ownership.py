@@ -23,7 +23,7 @@ import msgspec
 
 from headrace.checkpoint.files import OWNERS, decode_json, encode_checksummed, format_number
 from headrace.checkpoint.storage import Storage
-from headrace.errors import AlreadyRunningError, CheckpointCorruptedError, FencedError, MissingFileError
+from headrace.errors import AlreadyRunningError, CheckpointCorruptedError, FencedError, MissingFileError, StorageError
 from headrace.model.clock import Clock
 from headrace.model.threads import SYSTEM_THREADS, Threads
 
@@ -137,9 +137,14 @@ class Ownership:
             self._storage.delete(f"{name}.{format_number(self._renewals)}")
         self._renewals, self._renewed_at = count, now
 
-    def release(self) -> None:
-        """Ends the lease, so that another instance can start at once."""
-        self._storage.create(f"{OWNERS}{format_number(self.epoch)}.released", b"")
+    def release(self, description: dict[str, Any] | None = None) -> None:
+        """Ends the lease, so that another instance can start at once. `description` says how the owner has ended."""
+        name = f"{OWNERS}{format_number(self.epoch)}.released"
+        last = LeaseRecord(self._process, self._clock.now(), 0, description=description)
+        try:
+            self._storage.create(name, _encode(last))
+        except StorageError:  # a disk that is full still takes an empty file
+            self._storage.create(name, b"")
 
     def delete_earlier_epochs(self) -> None:
         """Deletes the files of earlier epochs."""

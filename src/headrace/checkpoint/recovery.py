@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from headrace.checkpoint.changes import ChangePlan
+from headrace.checkpoint.change_plan import ChangePlan
 from headrace.checkpoint.delivery import DeliveryTarget
 from headrace.checkpoint.files import CHECKPOINT, decode_json, encode_checksummed, manifest_name
 from headrace.checkpoint.fingerprint import Fingerprint, find_differences
@@ -41,13 +41,13 @@ def recover_ledger(storage: Storage, keep: int) -> Ledger:
     """Reads the ledger up to the last manifest, with the last `keep` manifests as far as they exist.
 
     An owner that runs may commit further batches meanwhile, and delete the manifests that were found: then those that
-    exist now are read.
+    exist now are read. An owner that was replaced may even have created one of these again.
     """
     numbers = manifest_numbers(storage)
     while numbers:
         try:
             return _read_manifests(storage, keep, numbers)
-        except CheckpointCorruptedError:
+        except (CheckpointCorruptedError, CheckpointMismatchError):
             before, numbers = numbers, manifest_numbers(storage)
             if numbers[-1:] == before[-1:]:
                 raise

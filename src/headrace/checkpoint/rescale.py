@@ -6,20 +6,21 @@
 A key is in the task that its hash says, modulo the number of tasks. So with g, the greatest common divisor of both
 numbers, the keys of a new task q lie in the old tasks p with p = q mod g, and nowhere else. A piece of the work is some
 new tasks of one such class: it reads the delta chains of the old tasks of the class once, and writes a snapshot for
-each of its new tasks. Pieces are independent: Spark runs them, each in a worker, or the calling process does.
+each of its new tasks. Pieces are independent: Spark runs them, each in a worker, or the calling process does. With a
+partitioner of the user (`KeyPartitioner`) the keys of a new task may lie in every old one: there is one class.
 
 Nothing changes until a manifest names the snapshots. It does so for all tasks at once, and it is full, so the old tasks
 are gone with it. After a crash before it the snapshots are garbage, and the old tasks are there.
 
 Every row is checked: one that is not in the old task of its key was put there by another partitioner, and the state
-cannot be divided by the hash of its keys.
+cannot be divided by its keys.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from math import ceil, gcd
 from typing import NamedTuple
@@ -44,9 +45,9 @@ from headrace.checkpoint.steps import RESCALE, AtStep, ignore_step, step
 from headrace.checkpoint.storage import Storage
 from headrace.errors import CheckpointMismatchError
 from headrace.model.ids import TaskId, TopicPartition
-from headrace.model.partitioner import murmur2
 from headrace.runtime.partitioning import CELLS, StateLayout, combine_cells
 from headrace.runtime.rows import PartitionBatch, split_batch
+from headrace.serde.internal import move_subscription
 from headrace.state.buffer import SuppressBuffer
 from headrace.state.delta import Delta, encode_delta, merge
 from headrace.state.engine import Version
@@ -57,13 +58,32 @@ _PIECE = 8  # new tasks that a piece writes at most: it holds their state in mem
 _INLINE = 1 << 20  # bytes of carried rows up to which they are in the manifest
 
 
+PartitionOf = Callable[[bytes | None], int]  # from the bytes of a key
+
+
 class Division(NamedTuple):
-    """A sub-topology that had `before` tasks and gets `after`."""
+    """A sub-topology that had `before` tasks and gets `after`.
+
+    The numbers are the same where only the left side of a foreign-key join is divided: its right side keeps for each
+    subscription the task that asked. `askers` has the layout and the new number of tasks of the left side, by the
+    topic of the responses.
+    """
 
     subtopology: int
     before: int
     after: int
     layout: StateLayout
+    askers: Mapping[str, tuple[StateLayout, int]] = {}
+
+    def find_moves(self) -> dict[bytes | str, PartitionOf]:
+        """Returns the new tasks of askers, by the prefix of kept subscriptions, and by the topic of new ones."""
+        found: dict[bytes | str, PartitionOf] = {}
+        for table, topic, responses in self.layout.subscribed:
+            if responses in self.askers:
+                layout, count = self.askers[responses]
+                choose = layout.chooser(responses, count, 0)
+                found |= {table: choose, topic: choose}
+        return found
 
 
 class Piece(NamedTuple):
@@ -113,7 +133,8 @@ def find_divisions(
 ) -> tuple[Division, ...]:
     """Returns the sub-topologies whose task count has changed, and that have state or fewer tasks than before.
 
-    Raises CheckpointMismatchError if the state of one cannot be divided by key.
+    Those that keep subscriptions of such a sub-topology are among them. Raises CheckpointMismatchError if the state of
+    one cannot be divided by key.
     """
     old, found = {shape.number: shape for shape in before.groups}, list[Division]()
     for shape in now.groups:
@@ -128,14 +149,36 @@ def find_divisions(
                 differences=list(layout.refusals),
             )
         found.append(Division(shape.number, was.tasks, shape.tasks, layout))
-    return tuple(found)
+    return tuple(_with_askers(found, now, old.keys(), layout_of))
+
+
+def _with_askers(
+    divisions: Sequence[Division], now: Fingerprint, known: Collection[int], layout_of: Callable[[int], StateLayout]
+) -> Iterator[Division]:
+    """Adds to the divisions where subscriptions of divided sub-topologies are kept, and what these askers become."""
+    by_number = {division.subtopology: division for division in divisions}
+    reads = {
+        topic: by_number[shape.number] for shape in now.groups if shape.number in by_number for topic in shape.reads
+    }
+    for shape in now.groups:
+        if not divisions or shape.number not in known:
+            continue
+        division = by_number.get(shape.number)
+        layout = division.layout if division else layout_of(shape.number)
+        askers = {
+            kept.responses: (asker.layout, asker.after)
+            for kept in layout.subscribed
+            if (asker := reads.get(kept.responses)) is not None
+        }
+        if division or askers:
+            yield (division or Division(shape.number, shape.tasks, shape.tasks, layout))._replace(askers=askers)
 
 
 def plan_pieces(ledger: Ledger, divisions: Sequence[Division], number: int) -> list[Piece]:
     """Returns the pieces of the work. Tasks that have no state yet are in none."""
     pieces: list[Piece] = []
     for division in divisions:
-        classes = gcd(division.before, division.after)
+        classes = gcd(division.before, division.after) if division.layout.declared is None else 1
         for residue in range(classes):
             olds = (TaskId(division.subtopology, p) for p in range(residue, division.before, classes))
             sources = tuple((task, chain) for task in olds if (chain := ledger.head(task).chain))
@@ -150,7 +193,7 @@ def plan_pieces(ledger: Ledger, divisions: Sequence[Division], number: int) -> l
 # --------------------------------------------------------------------------------------------------------- one piece
 def divide(storage: Storage, piece: Piece, at_step: AtStep = ignore_step) -> list[Share]:
     """Writes the snapshots of a piece."""
-    division, last = piece.division, {}
+    division, last, moves = piece.division, {}, piece.division.find_moves()
     if division.layout.closed and len(piece.sources) > 1:
         last = {task: dict(_read_cells(storage, task, chain)) for task, chain in piece.sources}
     rows: dict[TaskId, dict[bytes, bytes]] = {task: {} for task in piece.targets}
@@ -163,7 +206,8 @@ def divide(storage: Storage, piece: Piece, at_step: AtStep = ignore_step) -> lis
                 continue
             target = TaskId(task.subtopology, _new_partition(division, task, key))
             if target in rows and not (key[:PREFIX] in emitted and emitted[key[:PREFIX]](key[PREFIX:])):
-                rows[target][key] = value
+                move = moves.get(key[:PREFIX])
+                rows[target][key] = value if move is None else move_subscription(value, move)
     return [_write_share(storage, piece, task, rows[task], cells, at_step) for task in piece.targets]
 
 
@@ -201,27 +245,33 @@ def _is_between(closes_at: Callable[[bytes], int], first: int, last: int, place:
 
 
 def _new_partition(division: Division, task: TaskId, key: bytes) -> int:
+    if division.before == division.after:
+        return task.partition
     table = division.layout.tables.get(key[:PREFIX])
     if table is None:
         raise CheckpointMismatchError(
             f"task {task} has entries of a store that the topology does not have, so their keys are not known, and "
             "they cannot be divided: remove them first with `headrace state prune`"
         )
+    layout = division.layout
     try:
-        hashed = murmur2(table.route(key[PREFIX:])) & 0x7FFFFFFF
+        place = table.route(key[PREFIX:])
+        before, after = layout.partition(place, division.before), layout.partition(place, division.after)
     except Exception as error:
         raise CheckpointMismatchError(
             f"a key of store {table.name} in task {task} cannot be read as a key of the topics, so its new task is "
             f"not known: {error}"
         ) from error
-    if hashed % division.before != task.partition:
+    if before != task.partition:
+        by, how = "its hash", "by their keys with Kafka's default partitioner"
+        if layout.declared is not None:
+            by, how = "its KeyPartitioner", "with the KeyPartitioner that the program has now"
         raise CheckpointMismatchError(
-            f"store {table.name} has a key in task {task} that by its hash belongs to task "
-            f"{task.subtopology}_{hashed % division.before}: the records were not partitioned by their keys with "
-            "Kafka's default partitioner, so the state cannot be divided by them. Keep the number of partitions, or "
-            "put repartition() before the store and reset the application"
+            f"store {table.name} has a key in task {task} that by {by} belongs to task {task.subtopology}_{before}: "
+            f"the records were not partitioned {how}, so the state cannot be divided by them. Keep the number of "
+            "partitions, or put repartition() before the store and reset the application"
         )
-    return hashed % division.after
+    return after
 
 
 def _write_share(
@@ -337,10 +387,19 @@ def _route_carried(
         found: defaultdict[TaskId, list[PartitionBatch]] = defaultdict(list)
         for batch in decode_rows(read_blob(storage, blob, f"rows that wait for task {target}")):
             topic = batch.at.topic.removeprefix(f"{ledger.application}-")
+            _move_askers(batch, division.find_moves().get(topic))
             choose = division.layout.chooser(topic, partitions.get(topic, division.after), batch.at.partition)
-            for partition, part in split_batch(batch, choose).items():
+            is_divided = division.before != division.after
+            for partition, part in split_batch(batch, choose).items() if is_divided else ((target.partition, batch),):
                 part.at = TopicPartition(batch.at.topic, partition)
                 found[TaskId(target.subtopology, partition)].append(part)
         for task, batches in sorted(found.items()):
             name = task_file_name("carried", origin, number, f"{new_attempt()}-{task}")
             yield task, origin, write_blob(storage, name, encode_rows(batches), inline=_INLINE, at_step=at_step)
+
+
+def _move_askers(batch: PartitionBatch, move: PartitionOf | None) -> None:
+    """Gives subscriptions that wait the new tasks of their askers."""
+    if move is not None:
+        values = [value and move_subscription(value, move) for value in batch.records.values]
+        batch.records = replace(batch.records, values=values)

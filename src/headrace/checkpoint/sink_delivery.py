@@ -35,7 +35,7 @@ from headrace.errors import CheckpointCorruptedError, CheckpointMismatchError, R
 from headrace.log.protocol import Item, Records
 from headrace.model.ids import TaskId, TopicPartition
 from headrace.model.record import Record
-from headrace.model.sink import Sink, SinkBatch, SinkContext, SinkPart, SinkWriter, sink_topic
+from headrace.model.sink import Sink, SinkBatch, SinkContext, SinkPart, SinkShare, SinkWriter, sink_topic
 from headrace.model.threads import SYSTEM_THREADS, Threads
 from headrace.runtime.failures import Failure, Handler
 from headrace.runtime.serdes import handlers_of, serdes_of
@@ -51,9 +51,10 @@ _UNBOUNDED = sys.maxsize
 _GRACE = 8.0  # seconds for a call of a sink to return, when the application is closed
 _log = logging.getLogger(__name__)
 
-# Writes parts of batch N of a sink in several processes: (sink, N, parts). Returns what each process has answered, or
-# None if this process has to write them.
-WriteInSlots = Callable[[str, int, Sequence[str]], "Sequence[Written] | None"]
+# Writes parts of batch N of a sink in several processes: (sink, N, parts, share_out). `share_out` is told how many they
+# are. Returns what each process has answered, or None if this process has to write the parts.
+WriteInSlots = Callable[[str, int, Sequence[str], "ShareOut"], "Sequence[Written] | None"]
+ShareOut = Callable[[int], Any]
 
 
 class Written(NamedTuple):
@@ -74,6 +75,7 @@ class SinkReport(NamedTuple):
     records: int = 0  # that the target has taken since the application was started
     rejected: int = 0  # records that the target did not take
     error: str | None = None  # why the last attempt failed; None while all is well
+    failures: int = 0  # attempts that failed since the application was started
 
     @property
     def is_away(self) -> bool:
@@ -119,8 +121,9 @@ def read_sink_batch(
     outboxes: Iterable[Outbox],
     read: Callable[[BlobRef, str], bytes],
     parts: Collection[str] | None = None,
+    share: SinkShare | None = None,
 ) -> SinkBatch:
-    """Reads the records of a batch for a sink, or only some parts of it."""
+    """Reads the records of a batch for a sink, or only some parts of it: those of a share."""
     topic, found = sink_topic(target.name), list[SinkPart]()
     for origin, blob in outboxes:
         if parts is None or str(origin) in parts:
@@ -129,7 +132,7 @@ def read_sink_batch(
                 if section.topic == topic:
                     records = [record for some in read_records(section) for record in _decode(target, some)]
                     found.append(SinkPart(str(origin), origin.partition, records, read_orders(section)))
-    return SinkBatch(number, tuple(found))
+    return SinkBatch(number, tuple(found), share)
 
 
 def _decode(target: SinkTarget, records: Records) -> Iterable[Record]:
@@ -160,6 +163,9 @@ class PartWriter:
     def __init__(self, target: SinkTarget, context: SinkContext, log: DeadLetterLog) -> None:
         self._target, self._context, self._log = target, context, log
         self._writer: SinkWriter | None = None
+
+    def share_out(self, number: int, parts: Sequence[str], shares: int) -> Any:
+        return self._call(lambda writer: writer.share_out(number, parts, shares))
 
     def write(self, batch: SinkBatch) -> Written:
         rejected = 0
@@ -339,8 +345,9 @@ class SinkDelivery:
             try:
                 self._attempt(number, outboxes)
             except Exception as error:
-                said = mask_secrets(f"{type(error).__name__}: {error}".strip())
-                self._tell(error=said)
+                # Some clients add pages of debugging text below the first line.
+                said = mask_secrets(f"{type(error).__name__}: {error}".strip().partition("\n")[0])
+                self._tell(error=said, failures=self._report.failures + 1)
                 if not _is_retriable(error):
                     raise
                 _log.warning(
@@ -371,8 +378,10 @@ class SinkDelivery:
     def _write(self, number: int, outboxes: Sequence[Outbox]) -> Sequence[Written]:
         """Writes the parts of a batch. Returns nothing if it has no records for the sink."""
         options, size = self._options, sum(blob.size for _, blob in outboxes)
-        if size and size >= options.share_bytes and options.write_in_slots and not self._target.sink.runs_in_driver:
-            written = options.write_in_slots(self._target.name, number, [str(origin) for origin, _ in outboxes])
+        if size and size >= options.share_bytes and options.write_in_slots:
+            parts = [str(origin) for origin, _ in outboxes]
+            share_out = partial(self._writer.share_out, number, parts)
+            written = options.write_in_slots(self._target.name, number, parts, share_out)
             if written is not None:
                 return [some for some in written if some.records or some.rejected]
         batch = read_sink_batch(self._target, number, outboxes, partial(read_blob, self._storage))
@@ -421,7 +430,8 @@ class SinkDeliveries:
                 sink=target.name,
                 checkpoint=ledger.checkpoint,
                 at_step=self._options.at_step,
-                spark=self._options.spark() if target.sink.runs_in_driver else None,
+                storage=self._storage,
+                spark=self._options.spark() if target.sink.needs_spark else None,
             )
             delivery = SinkDelivery(target, PartWriter(target, context, log), self._storage, last, self._options)
             self._all.append(delivery)

@@ -21,18 +21,9 @@ from typing import Any, Protocol, Self
 from urllib.parse import parse_qsl
 from uuid import uuid4
 
-from obstore import store as obstore_store
-from obstore.exceptions import (
-    AlreadyExistsError,
-    BaseError,
-    GenericError,
-    PermissionDeniedError,
-    PreconditionError,
-    UnauthenticatedError,
-)
-
 from headrace.directories import DIRECTORY_MODE, check_directory, check_folder, create_directory, open_file, read_file
 from headrace.errors import MissingFileError, StorageError
+from headrace.extras import lazy_extra
 from headrace.secrets import mask_secrets
 
 
@@ -219,11 +210,39 @@ def _inode(path: Path) -> tuple[int, int]:
     return found.st_dev, found.st_ino
 
 
-_from_url: Callable[..., Any] = obstore_store.from_url  # pyright: ignore[reportUnknownMemberType] - many overloads
-
+_stores = lazy_extra("obstore.store", "spark")
+_errors = lazy_extra("obstore.exceptions", "spark")
 
 # Options of obstore's HTTP client. It raises an error if they are among the options of the store.
 _CLIENT_OPTIONS = {"allow_http", "allow_invalid_certificates", "connect_timeout", "proxy_url", "timeout", "user_agent"}
+
+
+def parse_object_url(url: str, options: Mapping[str, str]) -> tuple[str, dict[str, str]]:
+    """Returns the URL of an object store without its options, and all options.
+
+    >>> parse_object_url("s3://bucket/shop?endpoint=http://127.0.0.1:9000", {"AWS_REGION": "eu"})
+    ('s3://bucket/shop', {'endpoint': 'http://127.0.0.1:9000', 'region': 'eu', 'allow_http': 'true'})
+    """
+    place, _, query = url.partition("?")
+    given = {**dict(parse_qsl(query)), **options}
+    found = {name.lower().removeprefix("aws_"): value for name, value in given.items()}
+    if found.get("endpoint", found.get("endpoint_url", "")).startswith("http://"):
+        found.setdefault("allow_http", "true")
+    return place, found
+
+
+def open_object_store(place: str, options: Mapping[str, str], retry: Mapping[str, Any] | None = None) -> Any:
+    """Opens a store of obstore. `retry` is its retry configuration: by default a call may last three minutes."""
+    client_options = {name: value for name, value in options.items() if name in _CLIENT_OPTIONS}
+    given: dict[str, Any] = {name: value for name, value in options.items() if name not in _CLIENT_OPTIONS}
+    if client_options:
+        given["client_options"] = client_options
+    if retry is not None:
+        given["retry_config"] = retry
+    try:
+        return _stores.from_url(place, **given)
+    except (_errors.BaseError, ValueError) as error:
+        raise StorageError(f"{place} cannot be opened: {_first_line(error)}") from error
 
 
 class ObjectStorage:
@@ -243,17 +262,8 @@ class ObjectStorage:
 
         Environment variables give the rest: AWS_ENDPOINT, AWS_ACCESS_KEY_ID and so on.
         """
-        place, _, query = url.partition("?")
-        all_options: dict[str, str] = {**dict(parse_qsl(query)), **options}
-        if all_options.get("endpoint", "").startswith("http://"):
-            all_options.setdefault("allow_http", "true")
-        client_options = {name: value for name, value in all_options.items() if name in _CLIENT_OPTIONS}
-        store_options = {name: value for name, value in all_options.items() if name not in _CLIENT_OPTIONS}
-        given = {**store_options, "client_options": client_options} if client_options else store_options
-        try:
-            return cls(_from_url(place, **given), place, all_options)
-        except (BaseError, ValueError) as error:
-            raise StorageError(f"{place} cannot be opened: {_first_line(error)}") from error
+        place, all_options = parse_object_url(url, options)
+        return cls(open_object_store(place, all_options), place, all_options)
 
     def __reduce__(self) -> tuple[Callable[..., ObjectStorage], tuple[str, dict[str, str]]]:
         return ObjectStorage.at, (self._url, self._options)
@@ -265,7 +275,7 @@ class ObjectStorage:
         with self._translate_errors(f"cannot take {name}"):
             try:
                 self._store.put(name, data, mode="create", use_multipart=False)
-            except (AlreadyExistsError, PreconditionError):
+            except (_errors.AlreadyExistsError, _errors.PreconditionError):
                 return False
             except FileNotFoundError as error:  # the bucket does not exist
                 raise StorageError(f"{self._url} cannot take {name}: {_first_line(error)}") from error
@@ -279,7 +289,7 @@ class ObjectStorage:
                 return bytes(self._store.get(name).bytes())[start : None if size is None else start]
             except FileNotFoundError:
                 raise MissingFileError(name, self._url) from None
-            except GenericError:
+            except _errors.GenericError:
                 if size is None:
                     raise
                 return self.read(name)[start : start + size]  # the object ends before the range does
@@ -298,11 +308,11 @@ class ObjectStorage:
     def _translate_errors(self, what: str) -> Generator[None]:
         try:
             yield
-        except (PermissionDeniedError, UnauthenticatedError) as error:
+        except (_errors.PermissionDeniedError, _errors.UnauthenticatedError) as error:
             raise StorageError(
                 f"{self._url} {what}: permission is missing ({_first_line(error)}). Check the credentials and policies"
             ) from error
-        except BaseError as error:
+        except _errors.BaseError as error:
             raise StorageError(f"{self._url} {what}: {_first_line(error)}") from error
 
 

@@ -10,10 +10,10 @@ from collections.abc import Callable, Collection
 from dataclasses import replace
 
 from headrace.checkpoint.carry_over import carry_over, delete_rows
-from headrace.checkpoint.changes import ARCHIVE, ChangePlan, Origin
+from headrace.checkpoint.change_plan import ARCHIVE, REPARTITION, ChangePlan, Origin
 from headrace.checkpoint.coordinator import CommitHooks, CommitOptions
 from headrace.checkpoint.files import manifest_name
-from headrace.checkpoint.fingerprint import Fingerprint, RemovedStore, StoreShape
+from headrace.checkpoint.fingerprint import Fingerprint, Lineage, RemovedStore, StoreShape
 from headrace.checkpoint.ledger import Ledger
 from headrace.checkpoint.manifest_builder import CarriedOver, ManifestBuilder
 from headrace.checkpoint.ownership import Ownership
@@ -54,7 +54,8 @@ def remove_store(storage: Storage, name: str, hooks: CommitHooks | None = None) 
             for group in before.groups
         )
         global_stores = tuple(store for store in before.global_stores if store.name != name)
-        removed = (*before.removed, RemovedStore(shape, number, tasks, ledger.number))
+        lineage = before.lineages.get(name, Lineage())
+        removed = (*before.removed, RemovedStore(shape, number, tasks, ledger.number, lineage))
         return replace(before, groups=groups, global_stores=global_stores, removed=removed), None
 
     _edit(storage, edit, hooks)
@@ -87,7 +88,7 @@ def _with_new_name(before: Fingerprint, old: str, new: str) -> Fingerprint:
     """Returns the fingerprint with another name of a store, also where internal topics are named after it."""
 
     def topic(name: str) -> str:
-        return new + name.removeprefix(old) if name.startswith(f"{old}-") and name in before.partitions else name
+        return new + REPARTITION if name == old + REPARTITION and name in before.partitions else name
 
     def shape(store: StoreShape) -> StoreShape:
         return store._replace(name=new) if store.name == old else store

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from headrace.testing.broker import cache_directory
+from headrace.directories import cache_directory
 
 SHUTDOWN_TIMEOUT = 20.0  # seconds until the process is killed; a clean shutdown takes 1 or 2
 

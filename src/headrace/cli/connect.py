@@ -19,14 +19,15 @@ from headrace.cli.options import AsJson, LogAddress
 from headrace.cli.output import CommandError, UsageError, make_table, print_json, print_note, print_rows, stderr
 from headrace.connect.pipeline import read_pipeline
 from headrace.connect.source import RunningSources
+from headrace.directories import cache_directory
 from headrace.log.open import open_log
 from headrace.spark.application_state import ended_by_signals, is_alive
-from headrace.testing.broker import alone, cache_directory
+from headrace.testing.broker import alone
 from headrace.testing.connect_worker import ConnectWorker, deploy_connector, list_connectors
 
 app = typer.Typer(help="Run sources, and a Kafka Connect worker.", no_args_is_help=True)
 Directory = Annotated[Path | None, typer.Option(help="The directory of the worker; without it, one that all share.")]
-COLUMNS = ["name", "topic", "state", "records", "lag", "error"]
+COLUMNS = ["name", "topic", "state", "records", "lag", "failures", "error"]
 STOP_TIMEOUT = 30.0  # seconds until the worker is killed
 
 

@@ -120,7 +120,7 @@ Properties = Annotated[
 ]
 
 
-@takes_log
+@takes_log(stays=True)
 def consume(
     log: Log,
     topic: Annotated[str | None, typer.Option(help="The topic to read.")] = None,

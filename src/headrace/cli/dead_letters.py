@@ -1,6 +1,7 @@
 """`headrace dead-letters`: list the records that failed, and replay them to the partitions that they came from.
 
-The headers of a dead letter say where the record came from, and which error it caused.
+The headers of a dead letter say where the record came from, and which error it caused. Records that operators drop have
+the same headers, in the topic of `dropped.records.topic.name`, with the reason instead of an exception.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import typer
 from headrace.cli.options import AsJson, takes_log
 from headrace.cli.output import print_note, print_rows
 from headrace.cli.text_formats import to_json
+from headrace.html import shorten
 from headrace.log.protocol import Log, LogRow, Records, Topic
 from headrace.model.ids import TopicPartition
 from headrace.model.record import Headers
@@ -99,18 +101,30 @@ Most = Annotated[int | None, typer.Option("--max-messages", min=0, help="Read at
 
 
 @app.command("list")
-@takes_log
+@takes_log()
 def list_dead_letters(log: Log, topic: Name, max_messages: Most = None, as_json: AsJson = False) -> None:
-    """List dead letters: where they came from, and why they failed."""
-    rows = [letter.as_dict() for letter in islice(read_dead_letters(log, topic, {}), max_messages)]
+    """List dead letters: where they came from, why they failed, and their keys and values.
+
+    Dropped records are listed, too, if --topic names the topic of dropped.records.topic.name.
+    """
+    known, done = log.topics(), log.committed(GROUP)
+    rows: list[dict[str, Any]] = [
+        {
+            **letter.as_dict(),
+            "replayed": letter.offset < done.get(letter.at, 0) and not _find_problem(letter.origin, known),
+        }
+        for letter in islice(read_dead_letters(log, topic, {}), max_messages)
+    ]
     if not as_json:
         rows = [{**row, "message": (row["message"] or "").partition("\n")[0]} for row in rows]
-    columns = ["partition", "offset", "topic", "from_partition", "from_offset", "exception", "message"]
+        rows = [{**row, **_shorten(row)} for row in rows]
+    columns = ["partition", "offset", "topic", "from_partition", "from_offset", "exception", "message", "key", "value",
+               "replayed"]  # fmt: skip
     print_rows(rows, columns, as_json=as_json)
 
 
 @app.command()
-@takes_log
+@takes_log()
 def replay(
     log: Log,
     topic: Name,
@@ -119,7 +133,11 @@ def replay(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would be sent, and send nothing.")] = False,
     as_json: AsJson = False,
 ) -> int:
-    """Send each dead letter once to the partition that it came from. Exit with 1 if some cannot be sent."""
+    """Send each dead letter once to the partition that it came from. Exit with 1 if some cannot be sent.
+
+    The whole topology reads it again. Only the operator that failed had left the record out: an aggregate, a join or a
+    sink in another branch that had processed it counts it a second time.
+    """
     rows: list[dict[str, Any]] = []
     known = log.topics()
     letters = islice(read_dead_letters(log, topic, {} if again else log.committed(GROUP)), max_messages)
@@ -129,10 +147,18 @@ def replay(
             _send(log, [letter for letter, row in zip(some, results, strict=True) if row["problem"] is None])
             log.commit(GROUP, {letter.at: letter.offset + 1 for letter in some})
         rows += results
-    print_rows(rows, ["partition", "offset", "to_topic", "to_partition", "problem"], as_json=as_json)
+    shown = rows if as_json else [{**row, **_shorten(row)} for row in rows]
+    print_rows(shown, ["partition", "offset", "to_topic", "to_partition", "key", "value", "problem"], as_json=as_json)
     left = sum(row["problem"] is not None for row in rows)
     print_note(f"{len(rows) - left} {'would be' if dry_run else 'were'} sent, {left} cannot be.")
+    if len(rows) > left:
+        print_note("Branches of the topology that had processed them the first time process them again.")
     return int(left > 0)
+
+
+def _shorten(row: Mapping[str, Any]) -> dict[str, str | None]:
+    """Return the key and the value for a column of a table."""
+    return {part: None if row[part] is None else shorten(row[part], 60) for part in ("key", "value")}
 
 
 def _make_row(letter: DeadLetter, known: Mapping[str, Topic]) -> dict[str, Any]:
@@ -142,6 +168,9 @@ def _make_row(letter: DeadLetter, known: Mapping[str, Topic]) -> dict[str, Any]:
         "offset": letter.offset,
         "to_topic": to.topic if to else None,
         "to_partition": to.partition if to else None,
+        "key": to_json(letter.key),
+        "value": to_json(letter.value),
+        "exception": letter.error.get("exception"),
         "problem": _find_problem(to, known),
     }
 
@@ -151,7 +180,7 @@ def _find_problem(to: TopicPartition | None, known: Mapping[str, Topic]) -> str 
     if to is None:
         return "its headers name no partition that it came from"
     if to.topic not in known:  # it is internal to the application, or was deleted
-        return f"the log has no topic {to.topic!r}"
+        return f"the log has no topic {to.topic!r}: it is internal to the application, or was deleted"
     if to.partition >= known[to.topic].partitions:
         return f"{to.topic!r} has only {known[to.topic].partitions} partitions"
     return None

@@ -16,7 +16,7 @@ from contextlib import ExitStack, closing, contextmanager
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.live import Live
@@ -27,13 +27,15 @@ import headrace
 from headrace.app import Application
 from headrace.cli.options import AsJson
 from headrace.cli.output import CommandError, print_note, print_rows, stdout
-from headrace.cli.run import start_spark
+from headrace.cli.run import READY_INTERVAL, make_view, start_spark
 from headrace.clients import Consumer, ConsumerRecord, Producer
+from headrace.extras import import_extra
 from headrace.log import open_log
 from headrace.query.follower import Follower
 from headrace.spark.application_state import ended_by_signals
-from headrace.web.dashboard_json import ApplicationView
-from headrace.web.server import Server
+
+if TYPE_CHECKING:
+    from headrace.web import Server
 
 _PACKAGE = Path(headrace.__file__).parent
 
@@ -106,6 +108,7 @@ def _run_example(name: str, example: Any, folder: Path, seconds: float | None) -
         app = Application(
             example.APPLICATION, example.build(), address, checkpoint=str(folder / "checkpoint"), state_dir=state
         )
+        import_extra("headrace.web.server", "web")  # before Spark has started
         start_spark(app)
         with ended_by_signals() as stop:
             app.start()
@@ -113,6 +116,8 @@ def _run_example(name: str, example: Any, folder: Path, seconds: float | None) -
             generator.start()
             try:
                 with _serve_dashboard(app) as server:
+                    while not app.is_ready and app.state is app.State.RUNNING:
+                        stop.wait(READY_INTERVAL)
                     topic = next(iter(example.TOPICS))
                     print_note(f"{name} is running on Spark, see {server.link}")
                     print_note("Ctrl-C ends it. In another terminal, try:")
@@ -126,9 +131,11 @@ def _run_example(name: str, example: Any, folder: Path, seconds: float | None) -
 
 def _serve_dashboard(app: Application) -> Server:
     """Return the dashboard's server, on a free port of this machine."""
+    from headrace.web import Server  # noqa: PLC0415 - other commands need no web server
+
     setup = app.setup
     follower = Follower.open(setup.checkpoint, setup.graph, setup.config)
-    return Server(ApplicationView(follower=follower, application=app, topology=app.topology.describe()))
+    return Server(make_view(app, follower, app))
 
 
 def _produce_events(example: Any, address: str, stop: threading.Event) -> None:

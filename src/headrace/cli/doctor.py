@@ -15,12 +15,18 @@ from typing import Annotated, Literal, NamedTuple
 import typer
 from rich.text import Text
 
-from headrace.cli.options import AsJson, CommandConfig, LogAddress, Servers, log_at
+from headrace.app import Application
+from headrace.checkpoint.ledger import manifest_numbers, read_ledger
+from headrace.checkpoint.recovery import read_fingerprint
+from headrace.checkpoint.storage import Storage, open_storage
+from headrace.cli.options import AsJson, CommandConfig, LogAddress, Program, Servers, load, log_at
 from headrace.cli.output import print_json, stdout
 from headrace.directories import check_directory, state_directory
-from headrace.errors import StreamsError, UnsafePathError
+from headrace.errors import CheckpointCorruptedError, CheckpointMismatchError, StreamsError, UnsafePathError
+from headrace.extras import needs_extra
+from headrace.query.verification import verify_checkpoint
 from headrace.secrets import mask_secrets
-from headrace.spark.session import find_java
+from headrace.spark.java import find_java
 
 _STYLES = {"ok": "green", "warn": "yellow", "fail": "bold red"}
 
@@ -32,9 +38,17 @@ def doctor(
     checkpoint: Annotated[str | None, typer.Option(help="The checkpoint to check.")] = None,
     state_dir: Annotated[str | None, typer.Option(help="The directory of local state to check.")] = None,
     port: Annotated[list[int] | None, typer.Option(help="A port that must be free; may be repeated.")] = None,
+    topology: Program = None,
     as_json: AsJson = False,
 ) -> None:
     """Check whether this machine can run applications, and say what to do if not. Exit with 1 if it cannot."""
+    loaded = None if topology is None else load(topology)
+    app = loaded if isinstance(loaded, Application) else None
+    if app is not None:  # it knows where its parts are
+        checkpoint = checkpoint or app.setup.checkpoint
+        state_dir = state_dir or app.setup.state_dir
+        if log is bootstrap_server is command_config is None:
+            log = app.setup.log
     found = [
         check_python(),
         check_java(),
@@ -42,6 +56,7 @@ def doctor(
         check_pandas(),
         check_log(log, bootstrap_server, command_config),
         check_checkpoint(checkpoint),
+        *([] if app is None else [check_start(app)]),
         check_state_dir(state_dir),
         check_loopback(),
         *map(check_port, port or ()),
@@ -91,7 +106,7 @@ def check_java() -> Check:
 def check_pyspark() -> Check:
     found = _find_version("pyspark")
     if found is None:
-        return Check("PySpark", "fail", "not installed", "pip install pyspark")
+        return Check("PySpark", "fail", "not installed", "pip install 'headrace[spark]'")
     if tuple(map(int, re.findall(r"\d+", found)[:2])) < OLDEST_SPARK:
         return Check("PySpark", "fail", f"{found}: too old", "pip install 'pyspark>=4.3'")
     return Check("PySpark", "ok", found)
@@ -100,7 +115,7 @@ def check_pyspark() -> Check:
 def check_pandas() -> Check:
     found = _find_version("pandas")
     if found is None:
-        return Check("pandas", "fail", "not installed", "pip install 'pandas<3'")
+        return Check("pandas", "fail", "not installed", "pip install 'headrace[spark]'")
     if int(found.partition(".")[0]) >= 3:
         return Check("pandas", "fail", f"{found}: PySpark does not know it", "pip install 'pandas<3'")
     return Check("pandas", "ok", found)
@@ -121,16 +136,67 @@ def check_log(address: str | None, servers: str | None = None, config: Path | No
 
 
 def check_checkpoint(place: str | None) -> Check:
+    """Check that the checkpoint can be written, and that everything in it that a start reads is as it was written."""
     if place is None:
         return Check("checkpoint", "warn", "none given", "give --checkpoint DIRECTORY to check it")
-    if "://" in place:
-        return Check(
-            "checkpoint",
-            "warn",
-            f"{place} is not checked",
-            "start the application: it reports an object store that it cannot write to",
-        )
-    return _check_directory("checkpoint", Path(place.removeprefix("file:")), place)
+    shown = place
+    if "://" not in place:
+        directory = Path(place.removeprefix("file:"))
+        check = _check_directory("checkpoint", directory, place)
+        if check.result == "fail" or not directory.exists():
+            return check
+        shown = check.found
+    try:
+        storage = open_storage(place)
+        numbers = manifest_numbers(storage)
+        if not numbers:
+            return Check("checkpoint", "ok", f"{shown}, no batch yet")
+        problem, is_whole = find_damage(storage, numbers[-1])
+    except StreamsError as error:
+        return Check("checkpoint", "fail", str(error), "correct the address, the credentials, or the rights")
+    if problem is not None:
+        advice = "`headrace checkpoint verify` lists the damage; put a backup back, or begin again by `headrace reset`"
+        return Check("checkpoint", "fail", f"an application cannot start from it: {problem}", advice)
+    if not is_whole:
+        return Check("checkpoint", "warn", f"{shown}, batch {numbers[-1]}, too large to read all", VERIFY)
+    return Check("checkpoint", "ok", f"{shown}, batch {numbers[-1]}")
+
+
+MAX_VERIFIED = 1 << 30  # bytes of state: a larger checkpoint is not read whole
+VERIFY = "`headrace checkpoint verify` reads every file"
+
+
+def find_damage(storage: Storage, last: int) -> tuple[str | None, bool]:
+    """Return what is wrong with a checkpoint, and whether all of its files were read."""
+    try:
+        ledger = read_ledger(storage, last)
+    except (CheckpointCorruptedError, CheckpointMismatchError) as error:
+        return str(error), False
+    if sum(delta.blob.size for head in ledger.tasks.values() for delta in head.chain) > MAX_VERIFIED:
+        return None, False
+    return next((finding.problem for finding in verify_checkpoint(storage) if finding.problem is not None), None), True
+
+
+def check_start(app: Application) -> Check:
+    """Check that the application can continue from its checkpoint: its id, its topology, its topics."""
+    place = app.setup.checkpoint
+    try:
+        is_missing = "://" not in place and not Path(place).exists()
+        if is_missing or read_fingerprint(open_storage(place)) is None:  # as after a reset
+            with needs_extra("spark"):
+                from headrace.spark.job_planner import check_topics  # noqa: PLC0415 - a test of a topology needs no Spark
+
+            check_topics(app.setup)
+            return Check("start", "ok", f"{app.application_id} begins, without state")
+        plan = app.plan()
+    except StreamsError as error:
+        return Check("start", "fail", str(error), "correct what it says")
+    if plan.decisions:
+        found = f"{app.application_id} does not start: {len(plan.decisions)} to decide: {plan.decisions[0]}"
+        return Check("start", "fail", found, "`headrace plan` shows all of it")
+    return Check(
+        "start", "ok", f"{app.application_id} can start, {'with changes' if plan.has_changes else 'as it was'}"
+    )
 
 
 def check_state_dir(directory: str | None) -> Check:

@@ -18,11 +18,13 @@ from headrace.cli import (
     consume,
     dashboard,
     dead_letters,
+    debug,
     demo,
     doctor,
     groups,
     new,
     plan,
+    prepare,
     produce,
     query,
     registry,
@@ -37,7 +39,7 @@ from headrace.cli import (
 )
 from headrace.cli.output import print_note, silence_stdout
 from headrace.errors import StreamsError, UnknownTopicError
-from headrace.secrets import mask_secrets
+from headrace.secrets import log_to_stderr, mask_secrets
 
 DEBUG = "HEADRACE_DEBUG"
 
@@ -59,11 +61,14 @@ app.command("consume")(consume.consume)
 app.add_typer(groups.app, name="groups")
 app.command("reset")(reset.reset)
 app.command("replay")(replay.replay)
+app.command("trace")(debug.trace)
+app.command("replay-batch")(debug.replay_batch)
 app.command("changelogs")(state.changelogs)
 app.add_typer(broker.app, name="broker")
 app.add_typer(registry.app, name="registry")
 app.add_typer(connect.app, name="connect")
 app.command("doctor")(doctor.doctor)
+app.command("prepare")(prepare.prepare)
 app.command("config")(config.config)
 app.command("query")(query.query)
 app.add_typer(state.state, name="state")
@@ -96,17 +101,8 @@ def configure_logging(
     ] = False,
 ) -> None:
     """Kafka Streams for Python, on Spark."""
-    handler = logging.StreamHandler()
-    handler.setFormatter(MaskingFormatter("%(asctime)s %(levelname)s %(message)s"))
-    logging.basicConfig(level=logging.DEBUG if debug else logging.WARNING, handlers=[handler])
+    log_to_stderr(logging.DEBUG if debug else logging.WARNING)
     logging.getLogger("py4j").setLevel(logging.ERROR)
-
-
-class MaskingFormatter(logging.Formatter):
-    """Masks passwords and tokens in every line of the log, tracebacks included."""
-
-    def format(self, record: logging.LogRecord) -> str:
-        return mask_secrets(super().format(record))
 
 
 def main() -> None:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import logging
+import os
 import sys
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import closing
-from functools import update_wrapper
+from dataclasses import replace
+from functools import partial, update_wrapper
 from importlib import import_module
 from inspect import Parameter, Signature, signature
 from pathlib import Path
@@ -17,9 +20,12 @@ from headrace.app import Application
 from headrace.checkpoint.storage import Storage, open_storage
 from headrace.cli.output import CommandError, UsageError
 from headrace.config.properties import read_properties
-from headrace.log.open import resolve_log
+from headrace.config.settings import client_settings_in
+from headrace.log.open import find_directory, resolve_log
 from headrace.log.protocol import Log
 from headrace.query.follower import Follower
+from headrace.secrets import is_secret
+from headrace.spark.topics import parse_start
 from headrace.topology.builder import Topology
 from headrace.topology.graph import Graph
 
@@ -37,13 +43,34 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Target = Annotated[
     str, typer.Argument(metavar="MODULE:ATTRIBUTE", help="An Application or a Topology, or a function that makes one.")
 ]
+StartsOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--from",
+        metavar="[TOPIC=]WHERE",
+        help="Where new sources begin: earliest, latest, an offset, YYYY-MM-DDTHH:MM:SS.sss, or PnDTnHnMnS before now.",
+    ),
+]
 CommandConfig = Annotated[
     Path | None, typer.Option("--command-config", help="A .properties file with client settings, such as TLS and SASL.")
 ]
 
 
-def takes_log(command: Callable[..., Result]) -> Callable[..., Result]:
-    """Give a command the options that name a log. The command gets the open log as its first argument."""
+PATIENCE = 5000  # ms that a command waits for brokers, unless --command-config says otherwise
+
+
+def takes_log(
+    *, stays: bool = False, creates: bool = False
+) -> Callable[[Callable[..., Result]], Callable[..., Result]]:
+    """Give a command the options that name a log. The command gets the open log as its first argument.
+
+    A command that `stays` waits for brokers as a program does, after the first answer. One that `creates` begins an
+    embedded log that does not exist.
+    """
+    return partial(_take_log, stays=stays, creates=creates)
+
+
+def _take_log(command: Callable[..., Result], *, stays: bool, creates: bool) -> Callable[..., Result]:
 
     def run(
         *,
@@ -52,7 +79,11 @@ def takes_log(command: Callable[..., Result]) -> Callable[..., Result]:
         command_config: CommandConfig = None,
         **options: Any,
     ) -> Result:
-        with closing(log_at(log, bootstrap_server, command_config)) as opened:
+        if stays:
+            with closing(log_at(log, bootstrap_server, command_config, creates=creates)) as opened:
+                opened.topics()  # an error if no broker answers
+        patience = None if stays else PATIENCE
+        with closing(log_at(log, bootstrap_server, command_config, patience=patience, creates=creates)) as opened:
             return command(opened, **options)
 
     own = list(signature(command, eval_str=True).parameters.values())[1:]
@@ -63,15 +94,38 @@ def takes_log(command: Callable[..., Result]) -> Callable[..., Result]:
     return run
 
 
-def log_at(log: str | None, servers: str | None = None, config: Path | None = None) -> Log:
-    """Open the log that the options name, with the client settings of `--command-config`."""
+def log_at(
+    log: str | None,
+    servers: str | None = None,
+    config: Path | None = None,
+    *,
+    patience: int | None = PATIENCE,
+    creates: bool = True,
+) -> Log:
+    """Open the log that the options name, with the client settings of `--command-config`.
+
+    `patience` is how many milliseconds a call waits for brokers, if these settings do not say it. Without `creates` an
+    embedded log must exist.
+    """
     if servers is None and log is None and config is not None:
         servers = read_properties(config).get("bootstrap.servers")
     if servers is not None:
         log = servers if "://" in servers or servers.startswith("file:") else f"kafka://{servers}"
     if log is None:
         raise UsageError("which log? Give --log file:DIRECTORY, or set HEADRACE_LOG")
-    return resolve_log(log, config)[0]
+    directory = find_directory(log)
+    if not creates and directory is not None and not directory.exists():
+        raise CommandError(
+            f"there is no log at {log}. `headrace topics create` begins one, and so does an application that runs"
+        )
+    settings: dict[str, Any] = dict(read_properties(config)) if config is not None else {}
+    # Where a command gives up soon, it prints the error, and the program's log need not say it before.
+    logging.getLogger("headrace.log.kafka").setLevel(logging.NOTSET if patience is None else logging.ERROR)
+    if log.startswith("kafka://"):
+        settings = {**client_settings_in(os.environ), **settings}
+        if patience is not None:
+            settings.setdefault("default.api.timeout.ms", str(patience))
+    return resolve_log(log, settings)[0]
 
 
 def load(target: str) -> Topology | Application:
@@ -93,15 +147,17 @@ def load(target: str) -> Topology | Application:
 def load_application(target: str, options: Mapping[str, Any], *, ignored: Collection[str] = ()) -> Application:
     """Load an application, or make one from a topology and the command's options.
 
-    An application has its own settings, so options beside it are an error, except those that are `ignored`.
+    An application has its own settings: `--set` changes some of them. Other options beside it are an error, except
+    those that are `ignored`.
     """
     config, pairs = options.get("--config"), parse_pairs(options.get("--set") or [], "--set")
+    check_no_secrets(pairs)
     loaded = load(target)
     if isinstance(loaded, Application):
-        useless = [flag for flag, value in options.items() if value and flag not in ignored]
+        useless = [flag for flag, value in options.items() if value and flag not in {"--set", *ignored}]
         if useless:
             raise UsageError(f"{target} is an Application, which has its own settings: leave {', '.join(useless)} out")
-        return loaded
+        return loaded.with_settings(pairs) if pairs else loaded
     settings = {**(read_properties(config) if config else {}), **pairs}
     name, log = options["--application-id"] or settings.get("application.id"), options["--log"]
     for value, flag in ((name, "--application-id"), (log or settings.get("bootstrap.servers"), "--log")):
@@ -111,6 +167,31 @@ def load_application(target: str, options: Mapping[str, Any], *, ignored: Collec
     return Application(
         str(name), loaded, log, checkpoint=options["--checkpoint"], config={**settings, "state.dir": state_dir}
     )
+
+
+def check_no_secrets(pairs: Iterable[str]) -> None:
+    """Rejects passwords and keys among settings that are arguments of the command."""
+    for name in pairs:
+        if is_secret(name):
+            variable = f"HEADRACE_{name.upper().replace('.', '_')}"
+            raise UsageError(
+                f"--set {name}=…: all users of a machine can read the arguments of its processes. Set {variable} "
+                "in the environment, or give --config with a file that only you can read"
+            )
+
+
+def choose_starts(app: Application, given: Sequence[str] | None) -> None:
+    """Take over where new sources begin: WHERE for all of them, or TOPIC=WHERE for one."""
+    starts = dict(app.setup.starts)
+    for text in given or ():
+        topic, _, where = text.rpartition("=")
+        if topic in starts and topic not in app.setup.starts:
+            raise UsageError(f"--from {text}: {topic or 'every source'} has a beginning already, give one")
+        try:
+            starts[topic] = parse_start(where)
+        except ValueError as error:
+            raise UsageError(f"--from {text}: {error}") from None
+    app.setup = replace(app.setup, starts=starts)
 
 
 def find_graph(loaded: Topology | Application) -> Graph:
@@ -146,7 +227,11 @@ Checkpoint = Annotated[
 ]
 Program = Annotated[
     str | None,
-    typer.Option("--topology", metavar="MODULE:ATTRIBUTE", help="The topology, for serdes of your own."),
+    typer.Option(
+        "--topology",
+        metavar="MODULE:ATTRIBUTE",
+        help="The topology, for serdes of your own; or the Application, which has the checkpoint, too.",
+    ),
 ]
 AsOf = Annotated[int | None, typer.Option("--as-of", help="Read the state after this batch, if it is still kept.")]
 
@@ -154,15 +239,21 @@ AsOf = Annotated[int | None, typer.Option("--as-of", help="Read the state after 
 def open_follower(checkpoint: str, program: str | None, state_dir: str | None = None) -> Follower:
     """Follow a checkpoint, with its copy of the state in memory or in a directory."""
     loaded = None if program is None else load(program)
+    place = find_checkpoint(checkpoint, loaded)
     if isinstance(loaded, Application):
-        return Follower.open(checkpoint, loaded.setup.graph, loaded.setup.config, state_dir=state_dir)
-    return Follower.open(checkpoint, loaded, state_dir=state_dir)
+        return Follower.open(place, loaded.setup.graph, loaded.setup.config, state_dir=state_dir)
+    return Follower.open(place, loaded, state_dir=state_dir)
 
 
-def load_topology(program: str | None) -> Topology | None:
-    """Return the topology that `--topology` names; None if it names an application."""
-    loaded = None if program is None else load(program)
-    return loaded if isinstance(loaded, Topology) else None
+def find_checkpoint(checkpoint: str, loaded: Topology | Application | None) -> str:
+    """Return the checkpoint that an option names, or else that of the application that `--topology` names."""
+    if checkpoint:
+        return checkpoint
+    if isinstance(loaded, Application):
+        return loaded.setup.checkpoint
+    raise UsageError(
+        "which application? Give --checkpoint, or set HEADRACE_CHECKPOINT, or name an Application: --topology shop:app"
+    )
 
 
 def open_checkpoint(checkpoint: str) -> Storage:

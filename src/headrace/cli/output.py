@@ -1,4 +1,3 @@
-# pyright: reportMissingTypeStubs=false, reportUnknownMemberType=false, reportUnknownVariableType=false
 """What the commands print and write: tables for people, JSON for programs, notes, errors and files of rows.
 
 Results go to the standard output, notes and errors to the standard error.
@@ -18,6 +17,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 from typer import TyperException
+
+from headrace.extras import import_extra
 
 _UNWRAPPED = 10_000  # columns: output to a file or a pipe is not wrapped
 FILE_FORMATS = (".parquet", ".csv", ".ndjson")
@@ -47,12 +48,17 @@ def _make_console(file: Any) -> Console:
     return Console(file=file, highlight=False, markup=False, width=None if file.isatty() else _UNWRAPPED)
 
 
-def print_rows(rows: Sequence[Mapping[str, Any]], columns: Sequence[str], *, as_json: bool) -> None:
-    """Print rows as a table of some of their fields, or with all their fields as JSON."""
+def print_rows(
+    rows: Sequence[Mapping[str, Any]], columns: Sequence[str], *, as_json: bool, verbatim: bool = False
+) -> None:
+    """Print rows as a table of some of their fields, or with all their fields as JSON.
+
+    The heads of the table are the names of the fields as words, or `verbatim`, where they can be used in a query.
+    """
     if as_json:
         print_json(list(rows))
     else:
-        stdout().print(make_table(rows, columns))
+        stdout().print(make_table(rows, columns, verbatim=verbatim))
 
 
 def print_names(names: Sequence[str], *, as_json: bool) -> None:
@@ -63,14 +69,27 @@ def print_names(names: Sequence[str], *, as_json: bool) -> None:
         sys.stdout.write("".join(f"{name}\n" for name in names))
 
 
-def make_table(rows: Sequence[Mapping[str, Any]], columns: Sequence[str]) -> Table:
+def make_table(rows: Sequence[Mapping[str, Any]], columns: Sequence[str], *, verbatim: bool = False) -> Table:
     table = Table(box=None, pad_edge=False, header_style="bold")
     for column in columns:
         is_number = bool(rows) and all(isinstance(row.get(column), int) for row in rows)
-        table.add_column(column.replace("_", " "), justify="right" if is_number else "left", overflow="fold")
+        table.add_column(
+            column if verbatim else column.replace("_", " "), justify="right" if is_number else "left", overflow="fold"
+        )
     for row in rows:
-        table.add_row(*(Text("-" if row.get(column) is None else str(row[column])) for column in columns))
+        table.add_row(*(Text("-" if row.get(column) is None else make_visible(str(row[column]))) for column in columns))
     return table
+
+
+def make_visible(text: str) -> str:
+    r"""Return a text of a record with escapes for control characters, which could change the terminal.
+
+    >>> make_visible("tea\x1b[2J\x00é")
+    'tea\\x1b[2J\\x00é'
+    """
+    if text.isprintable():
+        return text
+    return "".join(one if one.isprintable() or one == "\n" else one.encode("unicode_escape").decode() for one in text)
 
 
 def print_json(value: Any) -> None:
@@ -96,12 +115,10 @@ def write_file(output: Path, rows: Sequence[Sequence[Any]], names: Sequence[str]
         lines = (dict(zip(names, row, strict=True)) for row in rows)
         output.write_bytes(b"".join(orjson.dumps(line, default=bytes.hex) + b"\n" for line in lines))
         return
-    import pyarrow as pa  # noqa: PLC0415 - the import takes 0.1 s, and only this function needs it
-    from pyarrow import csv, parquet  # noqa: PLC0415
-
+    pa: Any = import_extra("pyarrow", "files")
     columns = zip(*rows, strict=True) if rows else [()] * len(names)
     table: Any = pa.table({name: list(column) for name, column in zip(names, columns, strict=True)})
     if output.suffix == ".parquet":
-        parquet.write_table(table, output)
+        import_extra("pyarrow.parquet", "files").write_table(table, output)
     else:
-        csv.write_csv(table, output)
+        import_extra("pyarrow.csv", "files").write_csv(table, output)

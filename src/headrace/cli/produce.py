@@ -100,7 +100,7 @@ class LineParser:
             ) from error
 
 
-@takes_log
+@takes_log(stays=True, creates=True)
 def produce(
     log: Log,
     topic: Annotated[str, typer.Option(help="The topic to send to.")],

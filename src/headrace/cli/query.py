@@ -9,14 +9,16 @@ from typing import Annotated, Any
 import typer
 
 from headrace.app import Application
-from headrace.cli.options import AsJson, AsOf, Checkpoint, Program, load, open_follower
+from headrace.cli.options import AsJson, AsOf, Checkpoint, Program, find_checkpoint, load, open_follower
 from headrace.cli.output import CommandError, UsageError, print_note, print_rows
+from headrace.extras import needs_extra
 from headrace.query.catalog import StoreDescription
 from headrace.query.execution import StoreEntry, filter_keys
 from headrace.query.follower import Snapshot
 from headrace.query.json_values import dump_json
 from headrace.query.parameters import Operation, ReadParameters, build_query, format_key, parse_key
 from headrace.query.queries import KeyQuery, MultiVersionedKeyQuery, PrefixQuery, Query, RangeQuery, WindowKeyQuery
+from headrace.query.sql import select
 from headrace.state.spec import SessionKind, VersionedKind, WindowKind
 
 
@@ -26,21 +28,30 @@ def query(
     checkpoint: Checkpoint = "",
     between: Annotated[tuple[str, str] | None, typer.Option("--range", help="Read the keys from A to B.")] = None,
     prefix: Annotated[str | None, typer.Option(help="Read the keys that begin with it.")] = None,
-    sql: Annotated[str | None, typer.Option(help="Run SQL on Spark; the table is called store.")] = None,
+    sql: Annotated[str | None, typer.Option(help="Run a SELECT of SQLite's SQL; the table is called store.")] = None,
+    spark: Annotated[
+        bool, typer.Option("--spark", help="Run --sql on Spark, in Spark's SQL: for huge stores.")
+    ] = False,
     limit: Annotated[int, typer.Option(help="Show at most so many rows.")] = 100,
     as_of: AsOf = None,
     topology: Program = None,
     as_json: AsJson = False,
 ) -> None:
     """Read a store: one key, a range, the keys with a prefix, or all."""
-    if not checkpoint:
-        raise UsageError("which application? Give --checkpoint, or set HEADRACE_CHECKPOINT")
     if sum(option is not None for option in (key, between, prefix, sql)) > 1:
         raise UsageError("give a KEY, --range, --prefix or --sql, one of them")
-    if sql is not None:
-        _run_sql(checkpoint, store, sql, as_of, topology, as_json=as_json)
+    if spark and sql is None:
+        raise UsageError("--spark runs SQL: give --sql, too")
+    if sql is not None and spark:
+        _run_on_spark(checkpoint, store, sql, as_of, topology, as_json=as_json)
         return
-    snapshot = open_follower(checkpoint, topology).snapshot_at(as_of)
+    follower = open_follower(checkpoint, topology)
+    snapshot = follower.snapshot_at(as_of)
+    if sql is not None:
+        found = select(follower, snapshot, store, sql)
+        table = [dict(zip(found.columns, row, strict=True)) for row in found.rows]
+        print_rows(table, found.columns, as_json=as_json, verbatim=True)
+        return
     rows = list(islice(_read_rows(snapshot, snapshot.catalog.describe(store), key, between, prefix), limit))
     if key is not None and not rows:
         raise CommandError(f"{store} has nothing for {key!r}, as of batch {snapshot.batch}")
@@ -81,12 +92,16 @@ def _make_row(store: StoreDescription, query: Query[Any], entry: StoreEntry) -> 
             return {**row, "start": start, "end": end, "value": value}
 
 
-def _run_sql(checkpoint: str, store: str, sql: str, as_of: int | None, program: str | None, *, as_json: bool) -> None:
-    from headrace.spark.session import session  # noqa: PLC0415 - Spark takes seconds to start
-    from headrace.spark.store_frames import select  # noqa: PLC0415
+def _run_on_spark(
+    checkpoint: str, store: str, sql: str, as_of: int | None, program: str | None, *, as_json: bool
+) -> None:
+    with needs_extra("spark"):  # which takes seconds to start
+        from headrace.spark.session import session  # noqa: PLC0415
+        from headrace.spark.store_frames import select as select_frame  # noqa: PLC0415
 
     loaded = None if program is None else load(program)
     config = loaded.setup.config if isinstance(loaded, Application) else None
     topology = loaded.topology if isinstance(loaded, Application) else loaded
-    frame = select(session(), checkpoint, store, sql, as_of, topology=topology, config=config)
-    print_rows([row.asDict() for row in frame.collect()], frame.columns, as_json=as_json)
+    place = find_checkpoint(checkpoint, loaded)
+    frame = select_frame(session(), place, store, sql, as_of, topology=topology, config=config)
+    print_rows([row.asDict() for row in frame.collect()], frame.columns, as_json=as_json, verbatim=True)

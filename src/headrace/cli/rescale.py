@@ -11,6 +11,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from headrace.checkpoint import rescale as dividing
 from headrace.cli.options import AsJson, Target, load_application
 from headrace.cli.output import print_json, print_note, stderr
+from headrace.extras import needs_extra
 
 
 def rescale(
@@ -24,8 +25,8 @@ def rescale(
     as_json: AsJson = False,
 ) -> None:
     """Give a sub-topology behind a repartition another number of tasks. Stop the application first."""
-    # The import of Spark takes a second, which other commands save.
-    from headrace.spark.job_planner import rescale_application  # noqa: PLC0415
+    with needs_extra("spark"):  # the import takes a second, which other commands save
+        from headrace.spark.job_planner import rescale_application  # noqa: PLC0415
 
     options = {"--application-id": application_id, "--log": log, "--checkpoint": checkpoint, "--config": config}
     app = load_application(target, options, ignored={"--log"})

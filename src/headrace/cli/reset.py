@@ -48,7 +48,7 @@ _INTERNAL = ("-changelog", "-repartition", "-topic")
 _LEASE = 15_000  # ms
 
 
-@takes_log
+@takes_log()
 def reset(
     log: Log,
     application_id: Annotated[str, typer.Option(help="The application to reset.")],
@@ -436,9 +436,10 @@ def keep_growth(fingerprint: Fingerprint | None) -> Fingerprint | None:
 
     So a sub-topology that reads them again routes them by key, as before. None if no topic has grown.
     """
-    if fingerprint is None or not any(shape.grown_from for shape in fingerprint.groups):
+    if fingerprint is None or not (fingerprint.grown or any(shape.grown_from for shape in fingerprint.groups)):
         return None
-    return Fingerprint(tuple(shape._replace(stores=()) for shape in fingerprint.groups), (), {})
+    groups = tuple(shape._replace(stores=()) for shape in fingerprint.groups)
+    return Fingerprint(groups, (), {}, grown=fingerprint.grown)
 
 
 def _by_topic(offsets: Mapping[TopicPartition, int]) -> dict[str, dict[int, int]]:

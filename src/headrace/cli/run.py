@@ -7,22 +7,27 @@
 from __future__ import annotations
 
 import logging
+import os
 import threading
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Generator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Self
 
 import typer
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, TaskID, TextColumn, TimeElapsedColumn
+from rich.progress import Progress as ProgressBar
 
 from headrace.app import Application
+from headrace.checkpoint.backfill_checkpoint import Progress
 from headrace.checkpoint.copy import copy_checkpoint
 from headrace.checkpoint.ledger import manifest_numbers
 from headrace.checkpoint.storage import open_storage
-from headrace.cli.options import Target, load_application, open_checkpoint
+from headrace.cli.options import StartsOption, Target, choose_starts, load_application, open_checkpoint
 from headrace.cli.output import CommandError, UsageError, print_note, stderr
 from headrace.cli.web_server import (
     DEFAULT_URL,
@@ -39,6 +44,7 @@ from headrace.config import parsing
 from headrace.config.parsing import Trigger
 from headrace.dsl.builder import StreamsBuilder
 from headrace.errors import AlreadyRunningError, StreamsError
+from headrace.extras import import_extra, needs_extra
 from headrace.model.clock import SystemClock
 from headrace.query.follower import Follower
 from headrace.query.standby import read_report, wait_for_takeover
@@ -47,10 +53,13 @@ from headrace.serde.primitives import STRING
 from headrace.spark.application_state import State, ended_by_signals
 from headrace.spark.job import absolute
 from headrace.topology.graph import prefix_sinks
-from headrace.web.dashboard_json import ApplicationView
-from headrace.web.server import Server
+from headrace.web import ApplicationView
+
+if TYPE_CHECKING:
+    from headrace.web import Server
 
 WARM_UP_TIMEOUT = 60_000  # ms
+READY_INTERVAL = 0.05  # seconds between two looks whether the first batch can begin
 _log = logging.getLogger(__name__)
 
 
@@ -70,7 +79,7 @@ def run(
     config: Annotated[Path | None, typer.Option(help="A .properties file. Only with a Topology.")] = None,
     settings: Annotated[
         list[str] | None,
-        typer.Option("--set", help="key=value, which overrides the file. Only with a Topology."),
+        typer.Option("--set", help="key=value, which overrides the file, or a setting of the Application."),
     ] = None,
     from_checkpoint: Annotated[
         str | None,
@@ -81,6 +90,10 @@ def run(
     output_prefix: Annotated[
         str | None, typer.Option(help="With --from-checkpoint: the prefix of the topics that it writes.")
     ] = None,
+    backfill: Annotated[
+        bool, typer.Option("--backfill", help="Fill new stores from history, before the application goes on.")
+    ] = False,
+    starts: StartsOption = None,
     web: Annotated[bool, typer.Option("--web", help="Serve the dashboard and the stores while it runs.")] = False,
     verbose: Annotated[bool, typer.Option("--verbose", help="Show Spark's messages while it starts.")] = False,
     *,
@@ -100,24 +113,56 @@ def run(
     ignored = {"--log"}  # HEADRACE_LOG may be set for other commands
     if from_checkpoint is not None:
         ignored |= {"--application-id", "--checkpoint"}
+    if web:
+        import_extra("headrace.web.server", "web")  # before Spark has started
     app = load_application(target, options, ignored=ignored)
     if from_checkpoint is not None or output_prefix is not None:
         app = begin_copy(app, application_id, from_checkpoint, output_prefix, checkpoint)
     if trigger is not None:
         app.setup = replace(app.setup, config=replace(app.setup.config, processing_trigger=trigger))
+    choose_starts(app, starts)
     start_spark(app, master, verbose=verbose)
     logging.getLogger("headrace.app").setLevel(logging.CRITICAL)  # the command prints the error that stops it
-    if once:
-        with stderr().status(f"{app.application_id} is processing the log …"):
-            app.run_available()
-        return
-    app.on_state_change(partial(_print_stop, app.application_id))
-    serve: Serve = partial(_serve, app, server) if web else _serve_nothing
-    if standby:
-        with stderr().status("Warming up Spark …"):
-            warm_up(app)
-    (run_standby if standby else _run)(app, serve)
+    with BackfillBar(stderr()) as bar:
+        if backfill:
+            app.setup = replace(app.setup, backfill=True, on_backfill=bar.show)
+        if once:
+            with nullcontext() if backfill else stderr().status(f"{app.application_id} is processing the log …"):
+                app.run_available()
+            return
+        app.on_state_change(partial(_print_stop, app.application_id))
+        serve: Serve = partial(_serve, app, server) if web else _serve_nothing
+        if standby:
+            with stderr().status("Warming up Spark …"):
+                warm_up(app)
+        (run_standby if standby else _run)(app, serve)
     print_note(f"{app.application_id} has stopped.")
+
+
+class BackfillBar:
+    """Shows how far a backfill is, and what it has done."""
+
+    def __init__(self, console: Console) -> None:
+        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+        self._bar = ProgressBar(*columns, console=console, transient=True)
+        self._shown: TaskID | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *failure: object) -> None:
+        if self._shown is not None:  # else it would print an empty line
+            self._bar.stop()
+
+    def show(self, progress: Progress) -> None:
+        if self._shown is None:
+            self._bar.start()
+            self._shown = self._bar.add_task(f"Filling {', '.join(progress.stores)}", total=progress.of_records)
+        self._bar.update(self._shown, completed=progress.records)
+        if progress.is_done:
+            self._bar.stop()
+            self._shown = None
+            print_note(f"Filled {', '.join(progress.stores)} from {progress.of_records:,} records.")
 
 
 def begin_copy(
@@ -147,11 +192,12 @@ def prefix_outputs(app: Application, name: str, prefix: str, checkpoint: str, *,
     except ValueError as error:
         raise UsageError(f"{flag} {prefix!r}: {error}" if flag == "--into" else f"{flag}: {error}") from None
     setup, config = app.setup, app.setup.config
-    dead_letters = config.errors_dead_letter_queue_topic_name
+    dead_letters, drops = config.errors_dead_letter_queue_topic_name, config.dropped_records_topic_name
     config = replace(
         config,
         application_id=name,
         errors_dead_letter_queue_topic_name=None if dead_letters is None else prefix + dead_letters,
+        dropped_records_topic_name=None if drops is None else prefix + drops,
     )
     app.application_id = name
     app.setup = replace(
@@ -166,18 +212,46 @@ def prefix_outputs(app: Application, name: str, prefix: str, checkpoint: str, *,
 
 def _print_stop(application_id: str, state: State, before: State) -> None:
     if state is State.PENDING_SHUTDOWN:
-        print_note(f"{application_id} is stopping: the batch that runs is committed and delivered. Ctrl-C ends it now.")
+        text = (
+            f"{application_id} is stopping: it ends the running batch, and delivers what it can. Ctrl-C ends it now.\n"
+        )
+        os.write(2, text.encode())  # in the handler of a signal, which may have interrupted a print
 
 
 def _run(app: Application, serve: Serve) -> None:
     setup = app.setup
-    with serve(Follower.open(setup.checkpoint, setup.graph, setup.config), app) as server:
-        print_note(f"{app.application_id} is running{f', see {server.link}' if server else ''}. Ctrl-C ends it.")
+    with serve(Follower.open(setup.checkpoint, setup.graph, setup.config), app) as server, _announced(app, server):
         app.run()
 
 
+@contextmanager
+def _announced(app: Application, server: Server | None) -> Generator[None]:
+    """Says that the application is running as soon as its first batch can begin."""
+    is_over = threading.Event()
+
+    def announce() -> None:
+        while not is_over.wait(READY_INTERVAL):
+            if app.is_ready:
+                print_note(f"{app.application_id} is running. Ctrl-C ends it.{f' See {server.link}' if server else ''}")
+                return
+
+    thread = threading.Thread(target=announce, name="headrace announcement", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        is_over.set()
+        thread.join()
+
+
 def _serve(app: Application, options: ServerOptions, follower: Follower, running: RunningApplication) -> Server:
-    return options.open(ApplicationView(follower=follower, application=running, topology=app.topology.describe()))
+    return options.open(make_view(app, follower, running))
+
+
+def make_view(app: Application, follower: Follower, running: RunningApplication) -> ApplicationView:
+    """Return what the dashboard shows of an application that runs in this process."""
+    topology = app.topology.describe()
+    return ApplicationView(follower=follower, application=running, topology=topology, settings=app.setup.settings)
 
 
 def _serve_nothing(follower: Follower, running: RunningApplication) -> AbstractContextManager[None]:
@@ -192,14 +266,12 @@ def start_spark(app: Application, master: str | None = None, *, verbose: bool = 
         return
     with stderr().status("Starting Spark …"):
         try:
-            # The import takes a second, which other commands save.
-            from headrace.spark.session import start_context  # noqa: PLC0415
-
+            with needs_extra("spark"):
+                # The import takes a second, which other commands save.
+                from headrace.spark.session import start_context  # noqa: PLC0415
             start_context(master or setup.master, setup.config.num_stream_threads, verbose=verbose).result()
         except StreamsError:
             raise
-        except ImportError as error:
-            raise CommandError(f"PySpark is missing ({error}): pip install pyspark") from error
         except Exception as error:
             reason = str(error).strip().partition("\n")[0]
             raise CommandError(
@@ -281,7 +353,7 @@ def _act(url: str, token_file: Path | None, certificates: Path | None, action: s
 
 # ---------------------------------------------------------------------------------------------------------- standby
 # Starts the web server of an application, if the command asks for one.
-Serve = Callable[[Follower, RunningApplication], AbstractContextManager[Server | None]]
+Serve = Callable[[Follower, RunningApplication], AbstractContextManager["Server | None"]]
 
 
 def run_standby(app: Application, serve: Serve) -> None:
@@ -291,10 +363,10 @@ def run_standby(app: Application, serve: Serve) -> None:
     instance = StandbyInstance(app, follower)
     app.on_state_change(instance.on_state_change)
     with serve(follower, instance) as server:  # at the same address before and after the takeover
-        seen = f", see {server.link}" if server else ""
+        seen = f" See {server.link}" if server else ""
         while True:
             with ended_by_signals() as stop:
-                print_note(f"{app.application_id} stands by{seen}. Ctrl-C ends it.")
+                print_note(f"{app.application_id} stands by. Ctrl-C ends it.{seen}")
                 seen = ""  # the link, which may have a token, is printed once
                 is_free = wait_for_takeover(follower, stop)
             if not is_free:

@@ -31,6 +31,7 @@ from headrace.cli.output import (
     stderr,
     write_file,
 )
+from headrace.extras import needs_extra
 from headrace.query.export import export_columns, export_rows
 from headrace.query.history import BatchSummary
 from headrace.query.verification import Finding, verify_checkpoint, verify_stores
@@ -40,7 +41,7 @@ checkpoints = typer.Typer(help="List and verify the batches of a checkpoint.", n
 
 
 @state.command("ls")
-def list_stores(checkpoint: Checkpoint, topology: Program = None, as_json: AsJson = False) -> None:
+def list_stores(checkpoint: Checkpoint = "", topology: Program = None, as_json: AsJson = False) -> None:
     """List the stores with their kinds, serdes, entries and tasks."""
     snapshot = open_follower(checkpoint, topology).refresh()
     rows = [
@@ -52,7 +53,7 @@ def list_stores(checkpoint: Checkpoint, topology: Program = None, as_json: AsJso
 
 
 @state.command("verify")
-def verify_state(checkpoint: Checkpoint, topology: Program = None, as_json: AsJson = False) -> int:
+def verify_state(checkpoint: Checkpoint = "", topology: Program = None, as_json: AsJson = False) -> int:
     """Decode every entry of every store with its serdes. Exit with 1 if one fails."""
     follower = open_follower(checkpoint, topology)
     return _print_findings(verify_stores(follower.storage, follower.refresh()), "entries", as_json=as_json)
@@ -61,8 +62,8 @@ def verify_state(checkpoint: Checkpoint, topology: Program = None, as_json: AsJs
 @state.command()
 def export(
     store: Annotated[str, typer.Argument(help="The store's name.")],
-    checkpoint: Checkpoint,
     output: Annotated[Path, typer.Option("--output", "-o", help="FILE.parquet, FILE.csv or FILE.ndjson.")],
+    checkpoint: Checkpoint = "",
     as_of: AsOf = None,
     topology: Program = None,
 ) -> None:
@@ -120,9 +121,9 @@ def migrate(
     config: Annotated[Path | None, typer.Option(help="A .properties file. Only with a Topology.")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Carry out all changes that `headrace plan` shows, values included, without running the application."""
-    # The import of Spark takes a second, which other commands save.
-    from headrace.spark.job_planner import migrate_application  # noqa: PLC0415
+    """Carry out all changes that `headrace plan` shows, and migrate all values. Stop the application first."""
+    with needs_extra("spark"):  # the import takes a second, which other commands save
+        from headrace.spark.job_planner import migrate_application  # noqa: PLC0415
 
     options = {"--application-id": application_id, "--log": log, "--checkpoint": checkpoint, "--config": config}
     app = load_application(target, options, ignored={"--log"})

@@ -13,16 +13,16 @@ from rich.live import Live
 from rich.text import Text
 
 from headrace.checkpoint.ledger import manifest_numbers, read_ledger
-from headrace.cli.options import AsJson, Checkpoint, Program, open_checkpoint, open_follower
+from headrace.cli.options import AsJson, Checkpoint, Program, find_checkpoint, load, open_checkpoint, open_follower
 from headrace.cli.output import CommandError, make_table, print_json, print_note, print_rows, stdout
 from headrace.query.drops import describe_drops, explain_reason
 from headrace.spark.application_state import ended_by_signals
-from headrace.web.dashboard_json import ApplicationView
+from headrace.web import ApplicationView
 
 Last = Annotated[bool, typer.Option("--last", help="The last dropped records of each reason, with their operators.")]
 
 
-def status(checkpoint: Checkpoint, topology: Program = None, as_json: AsJson = False) -> int:
+def status(checkpoint: Checkpoint = "", topology: Program = None, as_json: AsJson = False) -> int:
     """Show the status of an application. Exit with 1 if it is not healthy."""
     view = _open_view(checkpoint, topology)
     current = view.status()
@@ -34,7 +34,7 @@ def status(checkpoint: Checkpoint, topology: Program = None, as_json: AsJson = F
 
 
 def top(
-    checkpoint: Checkpoint,
+    checkpoint: Checkpoint = "",
     topology: Program = None,
     interval: Annotated[float, typer.Option(help="Refresh every so many seconds.")] = 1.0,
     once: Annotated[bool, typer.Option("--once", help="Show the status once, and exit.")] = False,
@@ -50,15 +50,16 @@ def top(
             live.update(_render(view), refresh=True)
 
 
-def drops(checkpoint: Checkpoint, last: Last = False, as_json: AsJson = False) -> None:
+def drops(checkpoint: Checkpoint = "", topology: Program = None, last: Last = False, as_json: AsJson = False) -> None:
     """Show how many records the application has dropped since it first ran, by reason, or the last ones of each.
 
     One record may be dropped by several operators, and by one operator for several windows: each of them counts.
     """
-    storage = open_checkpoint(checkpoint)
+    place = find_checkpoint(checkpoint, None if topology is None else load(topology))
+    storage = open_checkpoint(place)
     numbers = manifest_numbers(storage)
     if not numbers:
-        raise CommandError(f"there is no checkpoint in {checkpoint}")
+        raise CommandError(f"there is no checkpoint in {place}")
     ledger = read_ledger(storage, numbers[-1])
     if last:
         columns = ["reason", "operator", "topic", "partition", "offset", "key", "timestamp", "stream_time", "why"]

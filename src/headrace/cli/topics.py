@@ -24,14 +24,14 @@ IfExists = Annotated[bool, typer.Option("--if-exists", help="Do nothing if the t
 
 
 @app.command("list")
-@takes_log
+@takes_log()
 def list_topics(log: Log, topic: Pattern = None, as_json: AsJson = False) -> None:
     """List the names of the topics."""
     print_names(_matching(log, topic), as_json=as_json)
 
 
 @app.command()
-@takes_log
+@takes_log(creates=True)
 def create(
     log: Log,
     topic: Name,
@@ -51,7 +51,7 @@ def create(
 
 
 @app.command()
-@takes_log
+@takes_log()
 def delete(log: Log, topic: Name, if_exists: IfExists = False) -> None:
     """Delete topics and their records."""
     names = _matching(log, topic)
@@ -63,7 +63,7 @@ def delete(log: Log, topic: Name, if_exists: IfExists = False) -> None:
 
 
 @app.command()
-@takes_log
+@takes_log()
 def describe(log: Log, topic: Pattern = None, as_json: AsJson = False) -> None:
     """Show the partitions, offsets and settings of topics."""
     names = _matching(log, topic)
@@ -82,7 +82,7 @@ def describe(log: Log, topic: Pattern = None, as_json: AsJson = False) -> None:
 
 
 @app.command()
-@takes_log
+@takes_log()
 def alter(
     log: Log,
     topic: Name,

@@ -13,15 +13,17 @@ from dataclasses import dataclass
 from functools import update_wrapper
 from inspect import Parameter, Signature, signature
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
 from headrace.cli.output import CommandError, UsageError, print_note
+from headrace.extras import needs_extra
 from headrace.query.client import Client
-from headrace.web.access import is_loopback
-from headrace.web.dashboard_json import ApplicationView
-from headrace.web.server import Server
+from headrace.web import ApplicationView
+
+if TYPE_CHECKING:
+    from headrace.web import Server
 
 Result = TypeVar("Result")
 TOKEN = "HEADRACE_TOKEN"  # noqa: S105 - the name of the variable
@@ -75,6 +77,10 @@ class ServerOptions:
 
     def open(self, view: ApplicationView) -> Server:
         """Return a server of a view, which is started by `with`."""
+        with needs_extra("web"):  # other commands need no web server
+            from headrace.web.access import is_loopback  # noqa: PLC0415
+            from headrace.web.server import Server  # noqa: PLC0415
+
         if not is_loopback(self.host):
             if self.insecure:
                 print_note(f"Everybody who reaches {self.host} can read the stores: there is no token.")

@@ -75,6 +75,11 @@ class Config:
     bootstrap_servers: str | None = setting(
         None, parsing.text, "the log: HOST:PORT of Kafka brokers, or file:DIRECTORY", "spark.job"
     )
+    checkpoint_keep_batches: int = setting(
+        10, parsing.positive,
+        "how many batches the checkpoint keeps at least: for trace, replay-batch and queries as of an earlier batch",
+        "spark.run",
+    )  # fmt: skip
     checkpoint_max_deltas: int = setting(
         16, parsing.positive, "how many deltas of a task's state the checkpoint has at most before they are merged",
         "spark.run",
@@ -116,6 +121,10 @@ class Config:
     dsl_store_suppliers_class: StoreKind = setting(
         "persistent", parsing.store_kind, "where the stores of the DSL are: persistent or memory", "runtime.task"
     )
+    dropped_records_topic_name: str | None = setting(
+        None, parsing.text, "the topic for records that operators drop, with the reason and the operator in headers",
+        "runtime.task",
+    )  # fmt: skip
     emit_interval_ms: int = setting(
         1000, parsing.milliseconds,
         "how often, by the wall clock, closed windows and unmatched outer-join records are emitted", "runtime.task",
@@ -170,7 +179,7 @@ class Config:
     )
     slots_free_cores: int = setting(
         1, parsing.whole,
-        "cores that slots leave to other jobs, on a cluster or in a session that was not made by Headrace", "spark.run",
+        "cores that slots leave to other jobs, on a cluster or in a session that was not made by Headrace", "spark.job",
     )  # fmt: skip
     driver_advertised_address: str | None = setting(
         None, parsing.text, "where slots on other hosts reach the driver; not set: spark.driver.host", "spark.real_time"
@@ -245,10 +254,18 @@ class Config:
         >>> Config.of({"num.partitions": 3, "sasl.password": "secret"})
         Config(num.partitions=3, sasl.password=***)
         """
-        given = {row.name.replace("_", "."): getattr(self, row.name) for row in _TABLE.values()}
-        changed = {name: value for name, value in given.items() if value != _TABLE[name.replace(".", "_")].default}
-        masked = mask_settings({**changed, **self.extra})
-        return f"Config({', '.join(f'{name}={value}' for name, value in masked.items())})"
+        return f"Config({', '.join(f'{name}={value}' for name, value in mask_settings(self.changed).items())})"
+
+    @property
+    def changed(self) -> dict[str, Any]:
+        """The settings that differ from their defaults, by dotted names. Passwords and tokens are not masked.
+
+        >>> Config.of(num_partitions=3).changed
+        {'num.partitions': 3}
+        """
+        given = {row: getattr(self, row.name) for row in _TABLE.values()}
+        changed = {row.name.replace("_", "."): value for row, value in given.items() if value != row.default}
+        return {**changed, **self.extra}
 
     @classmethod
     def names(cls) -> frozenset[str]:
@@ -400,6 +417,15 @@ def settings_of(given: Mapping[str, Any] | str | Path | None) -> Mapping[str, An
     return read_properties(given) if isinstance(given, (str, Path)) else given or {}
 
 
+def field_of(name: str) -> str:
+    """The keyword of a setting; the name itself if no setting of Headrace has it.
+
+    >>> field_of("num.stream.threads"), field_of("sasl.username")
+    ('num_stream_threads', 'sasl.username')
+    """
+    return _FIELDS.get(name.replace("_", "."), name)
+
+
 def client_settings(given: Mapping[str, Any] | str | Path | None) -> dict[str, Any]:
     """The settings for the clients of a Kafka log, from a mapping or a `.properties` file.
 
@@ -419,6 +445,16 @@ def client_settings(given: Mapping[str, Any] | str | Path | None) -> dict[str, A
         elif name not in ("bootstrap.servers", "replication.factor", "schema.registry.url"):
             name_once(name, "it is a setting of an application, not of a client")
     return known
+
+
+def client_settings_in(environment: Mapping[str, str]) -> dict[str, str]:
+    """The settings of Kafka's clients that environment variables give.
+
+    >>> client_settings_in({"HEADRACE_SASL_PASSWORD": "secret", "HEADRACE_NUM_PARTITIONS": "3"})
+    {'sasl.password': 'secret'}
+    """
+    found = settings_in(environment, [*_FIELDS, *WITHOUT_EFFECT], CLIENT_PREFIXES)
+    return {name: value for name, value in found.items() if name not in _FIELDS and name.startswith(CLIENT_PREFIXES)}
 
 
 def name_once(name: str, reason: str) -> None:
@@ -477,8 +513,9 @@ PREFIX = "HEADRACE_"
 OF_TOOLS = frozenset(
     PREFIX + name
     for name in (
-        "BROKER", "CHECKPOINT", "DEBUG", "EXAMPLES", "FAULTS", "FUZZ_SECONDS", "HOME", "LOG", "NO_SKIPS", "PROFILE",
-        "SEED", "STEPS", "TLS_CA", "TLS_CERT", "TLS_KEY", "TOKEN", "TOKEN_FILE", "URL", "WITHOUT_BROWSER",
+        "BROKER", "CHECKPOINT", "DEBUG", "EXAMPLES", "FAULTS", "FUZZ_DECODERS", "FUZZ_SECONDS", "HOME", "KEYS", "LOG",
+        "NO_SKIPS", "PROFILE", "SEED", "STEPS", "TLS_CA", "TLS_CERT", "TLS_KEY", "TOKEN", "TOKEN_FILE", "URL",
+        "WITHOUT_BROWSER",
     )
 )  # fmt: skip
 

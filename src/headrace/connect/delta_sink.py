@@ -12,19 +12,20 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-import obstore
-from obstore.exceptions import BaseError
-
 from headrace.checkpoint.files import format_number
 from headrace.checkpoint.receipt import new_attempt
 from headrace.checkpoint.steps import step
-from headrace.connect.file_sink import open_store
+from headrace.checkpoint.storage import parse_object_url
+from headrace.connect.file_sink import RETRY, is_object_url, open_store
 from headrace.connect.parquet import arrow_schema, encode_rows, read_parquet
 from headrace.connect.postgres_sink import check_mode, make_rows
-from headrace.connect.sink import TOKEN, RowMaker, as_names, import_extra
+from headrace.connect.sink import TOKEN, RowMaker, as_names
 from headrace.errors import SinkUnavailableError, StreamsError
+from headrace.extras import import_extra, lazy_extra
 from headrace.model.sink import Sink, SinkBatch, SinkContext, SinkWriter
 
+_obstore = lazy_extra("obstore", "delta")
+_errors = lazy_extra("obstore.exceptions", "delta")
 STAGED = "_headrace"  # a folder that Delta's readers ignore
 
 
@@ -34,7 +35,7 @@ class DeltaSink(Sink):
 
     `mode="append"` adds rows. `mode="upsert"` replaces the row of the record's key, and a record without a value
     deletes it. `create`, a schema of pyarrow, a type with annotations or a mapping from names to types, creates the
-    table if it is missing. `options` are those of the object store.
+    table if it is missing. `options` are those of the object store, as for `FileSink`.
 
     >>> DeltaSink("s3://lake/orders", key="id", mode="upsert").label
     'orders'
@@ -54,7 +55,7 @@ class DeltaSink(Sink):
 
     @property
     def label(self) -> str:
-        return self.table.rstrip("/").rpartition("/")[2]
+        return self.table.partition("?")[0].rstrip("/").rpartition("/")[2]
 
     def open(self, context: SinkContext) -> SinkWriter:
         return DeltaWriter(self, context)
@@ -69,13 +70,16 @@ class DeltaWriter(SinkWriter):
         self._delta: Any = import_extra("deltalake", "delta")
         self._actions: Any = import_extra("deltalake.transaction", "delta")
         self._errors: Any = import_extra("deltalake.exceptions", "delta")
-        options = dict(sink.options or {})
+        place, options = sink.table, dict[str, str]()
+        if is_object_url(sink.table):
+            place, options = parse_object_url(sink.table, sink.options or {})
+            options = {"max_retries": str(RETRY["max_retries"]), "retry_timeout": "10s", **options}
         try:
             if sink.create is not None:
                 schema = arrow_schema(sink.create, self._rows.key, sink.timestamp)
-                self._delta.DeltaTable.create(sink.table, schema, mode="ignore", storage_options=options)
-            self._table = self._delta.DeltaTable(sink.table, storage_options=options)
-            self._store = open_store(sink.table, options)
+                self._delta.DeltaTable.create(place, schema, mode="ignore", storage_options=options)
+            self._table = self._delta.DeltaTable(place, storage_options=options)
+            self._store = open_store(sink.table, sink.options)
         except self._errors.TableNotFoundError as error:
             raise StreamsError(
                 f"there is no Delta table {sink.label}: create it, or let the sink do it, create=TYPE"
@@ -93,8 +97,8 @@ class DeltaWriter(SinkWriter):
             [list(self._rows.key_of(row)) for row in kept if row.is_deletion] if self._sink.mode == "upsert" else []
         )
         try:
-            obstore.put(self._store, path, data)
-        except BaseError as error:
+            _obstore.put(self._store, path, data)
+        except _errors.BaseError as error:
             raise SinkUnavailableError(f"{self._sink.label} does not take {path}: {error}") from error
         return [path, len(kept), len(data), deleted]
 
@@ -114,7 +118,7 @@ class DeltaWriter(SinkWriter):
                     self._append(written, token)
                 else:
                     self._merge(written, token)
-            except (self._errors.CommitFailedError, OSError) as error:
+            except (self._errors.CommitFailedError, _errors.BaseError, OSError) as error:
                 raise SinkUnavailableError(f"{self._sink.label} does not take batch {number}: {error}") from error
 
     def _schema(self) -> Any:
@@ -133,7 +137,7 @@ class DeltaWriter(SinkWriter):
 
     def _merge(self, written: Sequence[Any], token: Any) -> None:
         pa: Any = import_extra("pyarrow", "delta")
-        tables = [read_parquet(bytes(obstore.get(self._store, path).bytes())) for path, *_ in written]
+        tables = [read_parquet(bytes(_obstore.get(self._store, path).bytes())) for path, *_ in written]
         rows = pa.concat_tables(tables)
         deleted = {tuple(key) for *_, keys in written for key in keys}
         names = self._rows.key
@@ -148,4 +152,4 @@ class DeltaWriter(SinkWriter):
             .when_not_matched_insert(columns, predicate='not source."_is_deleted"')
             .execute()
         )
-        obstore.delete(self._store, [path for path, *_ in written])
+        _obstore.delete(self._store, [path for path, *_ in written])

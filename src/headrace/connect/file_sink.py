@@ -13,24 +13,27 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, Literal
 from urllib.parse import quote
 
-import obstore
-from obstore import store as stores
-from obstore.exceptions import AlreadyExistsError, BaseError
-
 from headrace.checkpoint.files import format_number
 from headrace.checkpoint.steps import step
+from headrace.checkpoint.storage import open_object_store, parse_object_url
 from headrace.connect.parquet import EXTENSIONS, Format, arrow_schema, encode_rows
 from headrace.connect.postgres_sink import make_rows
 from headrace.connect.sink import TOKEN, Row, RowMaker, as_names
 from headrace.errors import ConfigError, SinkUnavailableError
+from headrace.extras import lazy_extra
 from headrace.model.sink import Sink, SinkBatch, SinkContext, SinkWriter
 
+_obstore = lazy_extra("obstore", "files")
+_stores = lazy_extra("obstore.store", "files")
+_errors = lazy_extra("obstore.exceptions", "files")
 MANIFESTS = "_headrace/"
+# A store that is away is asked again by the delivery, which says so in the status.
+RETRY = {"max_retries": 3, "retry_timeout": timedelta(seconds=10)}
 TIMES = {"day": "%Y-%m-%d", "hour": "%Y-%m-%d-%H", "month": "%Y-%m"}
 
 
@@ -40,7 +43,7 @@ class FileSink(Sink):
 
     `partition_by` puts the files into folders: by "month", "day" or "hour" of the records' timestamps, or by the named
     columns. `schema`, of pyarrow or a type with annotations, gives the types of the columns. `options` are those of
-    the object store.
+    the object store, such as endpoint, region and access_key_id; the environment gives the rest.
 
     >>> FileSink("/var/lib/shop/orders", format="csv", partition_by="day").label
     'orders'
@@ -62,18 +65,21 @@ class FileSink(Sink):
 
     @property
     def label(self) -> str:
-        return self.directory.rstrip("/").rpartition("/")[2] or "files"
+        return self.directory.partition("?")[0].rstrip("/").rpartition("/")[2] or "files"
 
     def open(self, context: SinkContext) -> SinkWriter:
         return FileWriter(self, context)
 
 
+def is_object_url(directory: str) -> bool:
+    return "://" in directory and not directory.startswith("file://")
+
+
 def open_store(directory: str, options: Mapping[str, str] | None = None) -> Any:
     """Opens a directory, which is created, or the URL of an object store."""
-    if "://" in directory and not directory.startswith("file://"):
-        config: Any = dict(options or {})
-        return stores.from_url(directory, config=config)
-    return stores.LocalStore(Path(directory.removeprefix("file://")).absolute(), mkdir=True, automatic_cleanup=False)
+    if is_object_url(directory):
+        return open_object_store(*parse_object_url(directory, options or {}), RETRY)
+    return _stores.LocalStore(Path(directory.removeprefix("file://")).absolute(), mkdir=True, automatic_cleanup=False)
 
 
 class FileWriter(SinkWriter):
@@ -114,10 +120,10 @@ class FileWriter(SinkWriter):
 
     def _put(self, name: str, data: bytes, *, once: bool = False) -> None:
         try:
-            obstore.put(self._store, name, data, mode="create" if once else "overwrite")
-        except AlreadyExistsError:
+            _obstore.put(self._store, name, data, mode="create" if once else "overwrite")
+        except _errors.AlreadyExistsError:
             pass  # the manifest of a batch that was committed before a crash
-        except BaseError as error:
+        except _errors.BaseError as error:
             raise SinkUnavailableError(f"{name} was not written to {self._sink.label}: {error}") from error
 
 
@@ -145,8 +151,8 @@ def list_files(directory: str, options: Mapping[str, str] | None = None) -> list
     []
     """
     store, found = open_store(directory, options), list[str]()
-    names = sorted(str(entry["path"]) for some in obstore.list(store, prefix=MANIFESTS) for entry in some)
+    names = sorted(str(entry["path"]) for some in _obstore.list(store, prefix=MANIFESTS) for entry in some)
     for name in names:
-        manifest = json.loads(bytes(obstore.get(store, name).bytes()))
+        manifest = json.loads(bytes(_obstore.get(store, name).bytes()))
         found += [file["path"] for file in manifest["files"]]
     return found

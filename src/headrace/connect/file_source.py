@@ -6,20 +6,21 @@ import csv
 import glob
 import io
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import KW_ONLY, dataclass, field
 from fnmatch import fnmatch
 from itertools import islice
 from pathlib import Path
 from typing import Any, Literal, cast
 
 import msgspec
-import pyarrow.parquet as pq  # pyright: ignore[reportMissingTypeStubs]
 
-from headrace.checkpoint.storage import ObjectStorage
+from headrace.checkpoint.storage import ObjectStorage, open_object_store, parse_object_url
+from headrace.connect.file_sink import RETRY
 from headrace.connect.rows import RowFunction, make_record
 from headrace.errors import ConfigError
+from headrace.extras import import_extra
 from headrace.serde.json import JSON
 from headrace.serde.protocol import Serde
 from headrace.topology.connectors import SourceBatch, SourcePosition, SourceReader
@@ -33,13 +34,14 @@ _PAUSE = 0.2  # seconds between two looks for new files
 class FileSource:
     """Reads each file that appears, once, in the order of the names of those that are there.
 
-    `files` is a directory, a pattern such as `/var/shop/*.csv`, or a pattern in a bucket: `s3://shop/orders/*.csv`.
+    `files` is a directory, a pattern such as `/var/shop/*.csv`, or the same in a bucket: `s3://shop/orders/*.csv`.
     A file must be complete when it appears: write it under another name and rename it. Names that begin with a dot or
     an underscore, or end with `.tmp`, are left out. What is appended to a file later is not read.
 
     The values are the rows: text for `lines`, dicts for the others; those of CSV have text in them. `key_of` and
     `timestamp_of` (milliseconds) are the name of a field, or a function of the row. `after="delete"` deletes a file
-    when the log has all of it; otherwise the position lists all files that are there, so keep them few.
+    when the log has all of it; otherwise the position lists all files that are there, so keep them few. `options` are
+    those of the bucket, as for `FileSink`.
 
     >>> FileSource("/var/shop/*.csv", format="csv", key_of="order").name
     'shop'
@@ -52,6 +54,7 @@ class FileSource:
     key_of: RowFunction = None
     timestamp_of: RowFunction = None
     after: Literal["keep", "delete"] = "keep"
+    options: Mapping[str, str] | None = field(default=None, repr=False)
     key: Serde[Any] = JSON
     value: Serde[Any] = JSON
 
@@ -61,7 +64,8 @@ class FileSource:
         if self.after not in ("keep", "delete"):
             raise ConfigError(f"after is 'keep' or 'delete', not {self.after!r}")
         if not self.name:
-            folder = self.files.rstrip("/").rpartition("/")[0] if "*" in self.files else self.files
+            files = self.files.partition("?")[0].rstrip("/") if "://" in self.files else self.files.rstrip("/")
+            folder = files.rpartition("/")[0] if "*" in files else files
             object.__setattr__(self, "name", folder.rstrip("/").rpartition("/")[2] or "files")
 
     def open(self, position: SourcePosition) -> SourceReader:
@@ -83,12 +87,15 @@ class _LocalFiles:
 
 
 class _Objects:
-    def __init__(self, url: str) -> None:
-        place, _, self._pattern = url.rpartition("/")
-        self._storage = ObjectStorage.at(place, {})
+    def __init__(self, url: str, options: Mapping[str, str]) -> None:
+        address, found = parse_object_url(url, options)
+        place, _, self._pattern = address.rpartition("/")
+        if not glob.has_magic(self._pattern):  # a folder
+            place, self._pattern = address.rstrip("/"), "*"
+        self._storage = ObjectStorage(open_object_store(place, found, RETRY), place, found)
 
     def names(self) -> list[str]:
-        return [name for name in self._storage.names() if fnmatch(name, self._pattern or "*")]
+        return [name for name in self._storage.names() if fnmatch(name, self._pattern)]
 
     def read(self, name: str) -> bytes:
         return self._storage.read(name)
@@ -102,7 +109,8 @@ class _FileReader:
 
     def __init__(self, source: FileSource, position: dict[str, Any]) -> None:
         self._source = source
-        self._files = _Objects(source.files) if "://" in source.files else _LocalFiles(source.files)
+        is_bucket = "://" in source.files
+        self._files = _Objects(source.files, source.options or {}) if is_bucket else _LocalFiles(source.files)
         self._done = list[str](position["done"])
         self._file: str | None = position["file"]
         self._row: int = position["row"]
@@ -185,6 +193,6 @@ def _lines(raw: bytes) -> Iterable[str]:
 
 
 def _parquet_rows(raw: bytes) -> Iterator[Any]:
-    file: Any = pq.ParquetFile(io.BytesIO(raw))
+    file: Any = import_extra("pyarrow.parquet", "files").ParquetFile(io.BytesIO(raw))
     for batch in file.iter_batches():
         yield from batch.to_pylist()

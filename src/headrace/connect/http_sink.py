@@ -8,8 +8,8 @@ from typing import Any
 
 import msgspec
 
-from headrace.connect.sink import import_extra
 from headrace.errors import RecordsRejectedError, SinkUnavailableError
+from headrace.extras import import_extra
 from headrace.model.record import Record
 from headrace.model.sink import Sink, SinkBatch, SinkContext, SinkWriter
 

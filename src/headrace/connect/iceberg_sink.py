@@ -16,8 +16,9 @@ from headrace.checkpoint.receipt import new_attempt
 from headrace.checkpoint.steps import step
 from headrace.connect.parquet import arrow_schema, encode_rows, read_parquet
 from headrace.connect.postgres_sink import check_mode, make_rows
-from headrace.connect.sink import TOKEN, RowMaker, as_names, import_extra
-from headrace.errors import SinkUnavailableError
+from headrace.connect.sink import TOKEN, RowMaker, as_names
+from headrace.errors import SinkUnavailableError, StreamsError
+from headrace.extras import import_extra
 from headrace.model.sink import Sink, SinkBatch, SinkContext, SinkWriter
 
 
@@ -59,14 +60,26 @@ class IcebergWriter(SinkWriter):
         self._sink, self._context = sink, context
         self._rows = RowMaker(as_names(sink.key), sink.timestamp)
         self._expressions: Any = import_extra("pyiceberg.expressions", "iceberg")
-        self._errors: Any = import_extra("pyiceberg.exceptions", "iceberg")
+        errors: Any = import_extra("pyiceberg.exceptions", "iceberg")
+        # A commit whose outcome is not known is tried again, too: the property of the table says whether it was done.
+        self._passing = (
+            errors.CommitFailedException, errors.CommitStateUnknownException, errors.ServerError,
+            errors.ServiceUnavailableError, errors.AuthorizationExpiredError, OSError, *_database_errors(),
+        )  # fmt: skip
         given = {"name": "default", **sink.catalog}
-        self._catalog = import_extra("pyiceberg.catalog", "iceberg").load_catalog(given.pop("name"), **given)
-        if sink.create is not None:
-            self._catalog.create_namespace_if_not_exists(sink.table.rpartition(".")[0])
-            schema = arrow_schema(sink.create, self._rows.key, sink.timestamp)
-            self._catalog.create_table_if_not_exists(sink.table, schema)
-        self._table = self._catalog.load_table(sink.table)
+        try:
+            self._catalog = import_extra("pyiceberg.catalog", "iceberg").load_catalog(given.pop("name"), **given)
+            if sink.create is not None:
+                self._catalog.create_namespace_if_not_exists(sink.table.rpartition(".")[0])
+                schema = arrow_schema(sink.create, self._rows.key, sink.timestamp)
+                self._catalog.create_table_if_not_exists(sink.table, schema)
+            self._table = self._catalog.load_table(sink.table)
+        except errors.NoSuchTableError as error:
+            raise StreamsError(
+                f"there is no Iceberg table {sink.table}: create it, or let the sink do it, create=TYPE"
+            ) from error
+        except self._passing as error:
+            raise SinkUnavailableError(f"the catalog of {sink.table} does not answer: {error}") from error
 
     def close(self) -> None:
         self._catalog.close()
@@ -87,7 +100,10 @@ class IcebergWriter(SinkWriter):
 
     def commit(self, number: int, written: Sequence[Any]) -> None:
         token = f"headrace.{self._context.owner}"
-        self._table.refresh()
+        try:
+            self._table.refresh()
+        except self._passing as error:
+            raise SinkUnavailableError(f"the catalog of {self._sink.table} does not answer: {error}") from error
         checkpoint, _, last = self._table.properties.get(token, "").partition(":")
         if checkpoint == self._context.checkpoint and int(last) >= number:
             return
@@ -103,7 +119,7 @@ class IcebergWriter(SinkWriter):
                     self._upsert(transaction, written, said)
                 with step(TOKEN, self._context.at_step):
                     pass
-        except (self._errors.CommitFailedException, OSError) as error:
+        except self._passing as error:
             raise SinkUnavailableError(f"{self._sink.table} does not take batch {number}: {error}") from error
 
     def _upsert(self, transaction: Any, written: Sequence[Any], said: dict[str, str]) -> None:
@@ -123,3 +139,12 @@ class IcebergWriter(SinkWriter):
             transaction.upsert(pa.concat_tables(tables), join_cols=list(names), snapshot_properties=said)
         for path, *_ in written:
             self._table.io.delete(path)
+
+
+def _database_errors() -> tuple[type[Exception], ...]:
+    """The errors of a catalog in a SQL database that does not answer, or that another process has locked."""
+    try:
+        from sqlalchemy.exc import InterfaceError, OperationalError  # noqa: PLC0415 - an extra
+    except ImportError:
+        return ()
+    return InterfaceError, OperationalError

@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from headrace.connect.redis_sink import as_bytes
-from headrace.connect.sink import import_extra
 from headrace.errors import SinkUnavailableError
+from headrace.extras import import_extra
 from headrace.model.sink import Sink, SinkBatch, SinkContext, SinkWriter
 
 _TIMEOUT = 30.0  # seconds for the broker to acknowledge a batch
@@ -19,13 +19,13 @@ class MqttSink(Sink):
     """Messages to `topic`, in which `{key}` is the record's key. A record without a value is an empty message.
 
     With QoS 1, the default, the broker has every message at least once. `retain` makes the broker keep the last one.
+    The messages of a partition are in their order; of a large batch, several processes send different partitions.
 
     >>> MqttSink("broker", "sensors/{key}").label
     'sensors/{key}'
     """
 
     guarantee = "at least once"
-    runs_in_driver = True  # one connection, so that messages keep their order
 
     host: str
     topic: str

@@ -2,24 +2,30 @@
 
 The source is a persistent session of quality of service 1: the broker keeps a message until it is acknowledged, which
 happens when the log has it. After a crash in between the broker sends the message again, with the same packet number;
-the position in the log has the numbers and digests of the last batch, so that such a message is not written again.
+the position in the log has the numbers and digests of the last messages, so that such a message is not written again.
+So every message that the broker keeps is written once. What a broker loses when it crashes is lost, and a message that
+a publisher sends twice, because it got no acknowledgement, is written twice: both happen before the source.
 """
 
 from __future__ import annotations
 
 import queue
 import time
+from contextlib import suppress
 from dataclasses import KW_ONLY, dataclass, field
 from hashlib import sha256
 from typing import Any
 
-from headrace.connect.rows import require
 from headrace.errors import ConfigError
+from headrace.extras import import_extra
 from headrace.serde.primitives import BYTES, STRING
 from headrace.serde.protocol import Serde
 from headrace.topology.connectors import SourceBatch, SourcePosition, SourceReader, SourceRecord
 
 _CONNECT_TIMEOUT = 10.0  # seconds
+# Messages that the position knows at least: an acknowledgement may be lost together with the connection, and the broker
+# then sends those again that it had in flight. Brokers have 10 to 50 in flight by default.
+_REMEMBERED = 100
 
 
 @dataclass(frozen=True)
@@ -57,17 +63,22 @@ class MqttSource:
 
 
 class _MqttReader:
-    """Position: packet number and digest of each message of the last batch."""
+    """Position: packet number and digest of each of the last messages."""
 
     def __init__(self, source: MqttSource, position: list[list[Any]]) -> None:
-        mqtt: Any = require("paho.mqtt.client", "mqtt")
+        mqtt: Any = import_extra("paho.mqtt.client", "mqtt")
         self._messages: queue.SimpleQueue[Any] = queue.SimpleQueue()
-        self._known = {(number, digest) for number, digest in position}
+        self._last = [*map(tuple, position)]
+        self._known = set(self._last)  # before this session: only these can be sent again, within it nothing is
         self._unacknowledged: list[Any] = []
         self._failure: str | None = None
         self._is_subscribed = False
         client: Any = mqtt.Client(
-            mqtt.CallbackAPIVersion.VERSION2, client_id=source.client_id, clean_session=False, manual_ack=True
+            mqtt.CallbackAPIVersion.VERSION2,
+            client_id=source.client_id,
+            clean_session=False,
+            manual_ack=True,
+            reconnect_on_failure=False,  # a new reader connects, behind the position that the log has
         )
         if source.username is not None:
             client.username_pw_set(source.username, source.password)
@@ -106,21 +117,22 @@ class _MqttReader:
         self._failure = self._failure or failure
 
     def read(self, max_records: int, timeout: float) -> SourceBatch | None:
+        if self._failure is not None:
+            raise ConnectionError(f"the MQTT broker: {self._failure}")
         taken: list[Any] = []
-        try:
+        with suppress(queue.Empty):
             taken.append(self._messages.get(timeout=timeout or 0.05))
             while len(taken) < max_records:
                 taken.append(self._messages.get_nowait())
-        except queue.Empty:
-            if self._failure is not None and not taken:
-                raise ConnectionError(f"the MQTT broker: {self._failure}") from None
         if not taken:
             return None
         self._unacknowledged = taken
-        position = [[message.mid, _digest(message)] for message in taken if message.qos]
         new = [message for message in taken if not self._was_written(message)]
+        self._last = [*self._last, *((message.mid, _digest(message)) for message in taken if message.qos)]
+        self._last = self._last[-max(_REMEMBERED, len(taken)) :]
         now = time.time_ns() // 1_000_000
-        return SourceBatch([SourceRecord(message.topic, bytes(message.payload), now) for message in new], position)
+        records = [SourceRecord(message.topic, bytes(message.payload), now) for message in new]
+        return SourceBatch(records, [*map(list, self._last)])
 
     def _was_written(self, message: Any) -> bool:
         return bool(message.dup) and (message.mid, _digest(message)) in self._known

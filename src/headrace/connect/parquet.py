@@ -10,16 +10,14 @@ from typing import Any, Literal
 from uuid import UUID
 
 import orjson
-import pyarrow as pa  # pyright: ignore[reportMissingTypeStubs]
-import pyarrow.csv as pa_csv  # pyright: ignore[reportMissingTypeStubs]
-import pyarrow.parquet as pa_parquet  # pyright: ignore[reportMissingTypeStubs]
 
 from headrace.connect.sink import Row, columns_of, find_rejected, without_none
 from headrace.errors import ConfigError, RecordsRejectedError
+from headrace.extras import lazy_extra
 
-_arrow: Any = pa  # it has no types
-_csv: Any = pa_csv
-_parquet: Any = pa_parquet
+_arrow = lazy_extra("pyarrow", "files")
+_csv = lazy_extra("pyarrow.csv", "files")
+_parquet = lazy_extra("pyarrow.parquet", "files")
 Format = Literal["parquet", "csv", "json"]
 EXTENSIONS = {"parquet": "parquet", "csv": "csv", "json": "jsonl"}
 
@@ -107,7 +105,7 @@ def encode_rows(rows: Sequence[Row], schema: Any | None, target: str, kind: Form
     """Makes a file of rows. Rows that do not fit the schema are rejected, with `target` in the message."""
 
     def attempt(some: Sequence[Row]) -> None:
-        arrow_table([row.columns for row in some], schema)
+        encode_file(arrow_table([row.columns for row in some], schema), kind)  # it checks for nulls, too
 
     try:
         return encode_file(arrow_table([row.columns for row in rows], schema), kind)

@@ -10,6 +10,12 @@ partitions = 4
 key = "LONG"                        # serdes of headrace.serde
 dsn = "${SHOP_DATABASE}"            # all else goes to the class; ${NAME} is a variable of the environment
 table = "customers"
+
+[[source]]
+type = "LogSource"                  # a mirror
+log = "kafka://eu.example:9092"
+topic = "orders"                    # the topic there
+target_topic = "orders-of-europe"   # the topic here; without one: the name of the source
 """
 
 from __future__ import annotations
@@ -18,13 +24,14 @@ import os
 import re
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, is_dataclass
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from headrace import connect, serde
 from headrace.errors import ConfigError
+from headrace.model.sink import Sink
 from headrace.serde.protocol import Serde
 from headrace.topology.connectors import Source, SourceSpec
 
@@ -72,10 +79,12 @@ def _parse_source(options: dict[str, Any]) -> SourceSpec:
     kind = options.pop("type", None)
     if not isinstance(kind, str):
         raise ConfigError("a [[source]] needs a type, such as FileSource")
-    topic, partitions, config = options.pop("topic", None), options.pop("partitions", None), options.pop("config", {})
+    found = _find_class(kind)
+    topic = options.pop("target_topic" if _takes_topic(found) else "topic", None)
+    partitions, config = options.pop("partitions", None), options.pop("config", {})
     serdes = {part: _find_serde(options.pop(part)) for part in ("key", "value") if part in options}
     try:
-        source = _find_class(kind)(**{name: _replace_variables(value) for name, value in options.items()}, **serdes)
+        source = found(**{name: _replace_variables(value) for name, value in options.items()}, **serdes)
     except TypeError as error:
         raise ConfigError(f"[[source]] {kind}: {error}") from error
     return SourceSpec(
@@ -84,13 +93,28 @@ def _parse_source(options: dict[str, Any]) -> SourceSpec:
     )  # fmt: skip
 
 
+def _takes_topic(kind: Any) -> bool:
+    """True for a mirror: its topic is the one that it reads."""
+    return is_dataclass(kind) and "topic" in {option.name for option in fields(kind)}
+
+
 def _find_class(kind: str) -> Any:
     module, colon, name = kind.partition(":")
-    found = getattr(import_module(module), name, None) if colon else getattr(connect, kind, None)
-    if not callable(found) or not hasattr(found, "open"):
-        sources = sorted(n for n in connect.__all__ if hasattr(getattr(connect, n), "open") and n != Source.__name__)
-        raise ConfigError(f"there is no source {kind!r}: write module:Class, or one of {', '.join(sources)}")
+    try:
+        found = getattr(import_module(module), name, None) if colon else getattr(connect, kind, None)
+    except ImportError as error:
+        raise ConfigError(f"the module of the source {kind!r} cannot be imported: {error}") from error
+    if not _is_source(found):
+        sources = [name for name in sorted(connect.__all__) if _is_source(getattr(connect, name))]
+        raise ConfigError(
+            f"there is no source {kind!r}: write module:Class, such as headrace.web:HttpSource, or one of "
+            f"{', '.join(sources)}"
+        )
     return found
+
+
+def _is_source(found: Any) -> bool:
+    return isinstance(found, type) and hasattr(found, "open") and found is not Source and not issubclass(found, Sink)
 
 
 def _find_serde(name: str) -> Serde[Any]:
@@ -100,6 +124,12 @@ def _find_serde(name: str) -> Serde[Any]:
 
 
 def _replace_variables(value: Any) -> Any:
+    """Replaces ${NAME} by variables of the environment, also inside of lists and tables."""
+    if isinstance(value, dict):
+        return {name: _replace_variables(inside) for name, inside in cast("dict[str, Any]", value).items()}
+    if isinstance(value, list):
+        return [*map(_replace_variables, cast("list[Any]", value))]
+
     def replace(found: re.Match[str]) -> str:
         if found[1] not in os.environ:
             raise ConfigError(f"the environment has no variable {found[1]}")

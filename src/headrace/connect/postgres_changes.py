@@ -35,8 +35,8 @@ from headrace.connect.pgoutput import (
     Tuple,
     decode_message,
 )
-from headrace.connect.rows import require
 from headrace.errors import ConfigError
+from headrace.extras import import_extra
 from headrace.serde.json import JSON
 from headrace.serde.protocol import Serde
 from headrace.topology.connectors import SourceBatch, SourcePosition, SourceReader, SourceRecord
@@ -86,7 +86,7 @@ class PostgresChanges:
 
     def drop(self) -> None:
         """Drops the slot and the publication, so that the database no longer keeps changes for this source."""
-        with require("psycopg", "postgres").connect(self.dsn, autocommit=True) as connection:
+        with import_extra("psycopg", "postgres").connect(self.dsn, autocommit=True) as connection:
             found = connection.execute("select 1 from pg_replication_slots where slot_name = %s", [self.slot])
             if found.fetchone():
                 connection.execute("select pg_drop_replication_slot(%s)", [self.slot])
@@ -95,7 +95,7 @@ class PostgresChanges:
 
 class _ChangeReader:
     def __init__(self, source: PostgresChanges, position: dict[str, Any] | None) -> None:
-        psycopg: Any = require("psycopg", "postgres")
+        psycopg: Any = import_extra("psycopg", "postgres")
         self._source, self._table = source, _quoted(*source.table.split("."))
         self._is_new = position is None
         found = position or {}

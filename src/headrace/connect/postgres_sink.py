@@ -22,10 +22,10 @@ from headrace.connect.sink import (
     as_names,
     columns_of,
     find_rejected,
-    import_extra,
     without_none,
 )
 from headrace.errors import ConfigError, RecordsRejectedError, SinkUnavailableError, StreamsError
+from headrace.extras import import_extra
 from headrace.model.record import Record
 from headrace.model.sink import Sink, SinkBatch, SinkContext, SinkWriter
 
@@ -88,7 +88,7 @@ class PostgresWriter(SinkWriter):
         self._sql: Any = import_extra("psycopg.sql", "postgres")
         self._json: Any = import_extra("psycopg.types.json", "postgres").Jsonb
         self._rows = RowMaker(as_names(sink.key), sink.timestamp)
-        self._json_columns: set[str] | None = None
+        self._columns: dict[str, int] | None = None  # type codes of the target, by name
         self._target = self._sql.Identifier(*sink.table.split("."))
         try:
             self._connection = self._pg.connect(sink.dsn, autocommit=True, connect_timeout=10)
@@ -192,7 +192,7 @@ class PostgresWriter(SinkWriter):
 
     def _copy(self, cursor: Any, into: Any, rows: Sequence[Row]) -> None:
         for names, some in group_by_columns(rows).items():
-            as_json = self._find_json_columns(cursor)
+            as_json = self._find_json_columns(cursor, names)
             with cursor.copy(self._sql.SQL("copy {} ({}) from stdin").format(into, self._list(names))) as copy:
                 for row in some:
                     values = [
@@ -203,11 +203,19 @@ class PostgresWriter(SinkWriter):
                     ]
                     copy.write_row(values)
 
-    def _find_json_columns(self, cursor: Any) -> set[str]:
-        if self._json_columns is None:
+    def _find_json_columns(self, cursor: Any, names: Sequence[str]) -> set[str]:
+        """Returns the columns of the table that have JSON; raises an error if it lacks one of `names`."""
+        if self._columns is None or not self._columns.keys() >= {*names}:
             cursor.execute(self._sql.SQL("select * from {} limit 0").format(self._target))
-            self._json_columns = {column.name for column in cursor.description if column.type_code in _JSON_TYPES}
-        return self._json_columns
+            self._columns = {column.name: column.type_code for column in cursor.description}
+        for name in names:
+            if name not in self._columns:
+                hint = ". A value without fields is in the column `value`" if name == "value" else ""
+                raise StreamsError(
+                    f"the table {self._sink.table} of PostgreSQL has no column {name!r}; it has "
+                    f"{', '.join(self._columns)}{hint}"
+                )
+        return {name for name, type_code in self._columns.items() if type_code in _JSON_TYPES}
 
     def _list(self, names: Sequence[str]) -> Any:
         return self._sql.SQL(", ").join(map(self._sql.Identifier, names))

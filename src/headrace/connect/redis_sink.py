@@ -7,8 +7,9 @@ from typing import Any, Literal
 
 import msgspec
 
-from headrace.connect.sink import fields_of, import_extra
+from headrace.connect.sink import fields_of
 from headrace.errors import SinkUnavailableError
+from headrace.extras import import_extra
 from headrace.model.record import Record
 from headrace.model.sink import Sink, SinkBatch, SinkContext, SinkWriter
 

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable
-from types import ModuleType
 from typing import Any
 
 from headrace.errors import ConfigError
@@ -32,11 +30,3 @@ def _apply(function: RowFunction, row: Any, option: str) -> Any:
         return row[function]
     except (KeyError, TypeError) as error:
         raise ConfigError(f"{option}={function!r}: there is no such field in the row {str(row)[:200]}") from error
-
-
-def require(module: str, extra: str) -> ModuleType:
-    """Imports an optional dependency, or says how to install it."""
-    try:
-        return importlib.import_module(module)
-    except ImportError as error:
-        raise ConfigError(f"this needs the package {module}: pip install 'headrace[{extra}]'") from error

@@ -1,4 +1,4 @@
-"""What sinks share: rows of records, columns of types, optional packages, and the search for rejected records.
+"""What sinks share: rows of records, columns of types, and the search for rejected records.
 
 A table-like target gets a row for each record: the fields of the value, with the key in the columns that `key` names
 and the timestamp in the column that `timestamp` names. A value without fields is in the column `value`. The parts of a
@@ -7,33 +7,16 @@ key of several columns are those of a tuple; a windowed key has two more, the st
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass
 from datetime import UTC, datetime
-from types import ModuleType
 from typing import Any, NamedTuple, cast, get_type_hints
 
-from headrace.errors import ConfigError
 from headrace.model.record import Record
 from headrace.model.windows import Windowed
 
 Columns = Mapping[str, Any]  # types of columns, by name
 TOKEN = "sink token"  # noqa: S105 - a step: the data is written, and the transaction that has it is not committed yet
-
-
-def import_extra(module: str, extra: str) -> ModuleType:
-    """Imports an optional package. Raises an error that names the command which installs it.
-
-    >>> import_extra("no_such_package", "postgres")
-    Traceback (most recent call last):
-    headrace.errors.ConfigError: no_such_package is not installed: pip install 'headrace[postgres]'
-    """
-    try:
-        return importlib.import_module(module)
-    except ImportError as error:
-        package = module.partition(".")[0]
-        raise ConfigError(f"{package} is not installed: pip install 'headrace[{extra}]'") from error
 
 
 # ----------------------------------------------------------------------------------------------------------------- rows

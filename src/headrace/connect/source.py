@@ -40,8 +40,16 @@ from headrace.model.partitioner import known_partition
 from headrace.model.record import Headers
 from headrace.query.status import SourceReport
 from headrace.secrets import mask_secrets
+from headrace.serde.json import JSON, json_of
 from headrace.serde.protocol import Serde
-from headrace.topology.connectors import SourceBatch, SourcePosition, SourceReader, SourceRecord, SourceSpec
+from headrace.topology.connectors import (
+    CountsPartitions,
+    SourceBatch,
+    SourcePosition,
+    SourceReader,
+    SourceRecord,
+    SourceSpec,
+)
 
 TAKE_OVER, OPEN, READ, DELIVER, ACKNOWLEDGE = (
     "source takeover", "source open", "source read", "source delivery", "source acknowledgement"
@@ -156,7 +164,7 @@ class SourceRunner:
         self._position: SourcePosition = None
         self._reader: SourceReader | None = None
         self._partitions = 0
-        self._attempts = 0  # that failed in a row
+        self._attempts = self._failures = 0  # that failed in a row, and in all
         self._records = 0
         self._lag: int | None = None
         self._state = SourceState.STARTING
@@ -213,7 +221,7 @@ class SourceRunner:
     def _create_topics(self) -> None:
         self._positions.create()
         spec = self.spec
-        create_topic(self._log, spec.topic, spec.partitions or self._default_partitions, dict(spec.config))
+        create_source_topics(self._log, [spec], self._default_partitions)
         self._partitions = self._log.topic(spec.topic).partitions
 
     def _await_position(self) -> SourcePosition:
@@ -239,6 +247,8 @@ class SourceRunner:
             return
         if batch.records:
             self.is_caught_up = False
+        if batch.partitions is not None and batch.partitions > self._partitions:
+            self._partitions = self._log.add_partitions(self.spec.topic, batch.partitions).partitions
         with step(DELIVER, self._at_step):
             self._deliver(batch, number)
         self._records += len(batch.records)
@@ -269,6 +279,7 @@ class SourceRunner:
             self._number = None
         pause = min(_LONGEST_PAUSE, _FIRST_PAUSE * 2**self._attempts)
         self._attempts += 1
+        self._failures += 1
         self._error, self._state, self.is_caught_up = error, SourceState.RETRYING, False
         _log.warning(
             "the source %s failed and is tried again in %.1f s: %s", self._id, pause, mask_secrets(_describe(error))
@@ -290,7 +301,9 @@ class SourceRunner:
     def report(self) -> SourceReport:
         """Returns the state of the source. Any thread may call it."""
         error = None if self._error is None else mask_secrets(_describe(self._error))
-        return SourceReport(self.spec.name, self.spec.topic, self._state, self._records, self._lag, error)
+        return SourceReport(
+            self.spec.name, self.spec.topic, self._state, self._records, self._lag, error, self._failures
+        )
 
     def close(self) -> None:
         """Closes the reader. The log keeps the position."""
@@ -299,7 +312,8 @@ class SourceRunner:
 
 
 def _describe(error: Exception) -> str:
-    return str(error).strip() or type(error).__name__
+    """Returns the first line: some clients add pages of debugging text."""
+    return str(error).strip().partition("\n")[0] or type(error).__name__
 
 
 def encode_batch(
@@ -328,6 +342,8 @@ def _encode(spec: SourceSpec, part: str, serde: Serde[Any], found: Any) -> bytes
     if found is None or type(found) is bytes:
         return found
     try:
+        if type(found) is dict and serde.recipe is not None and serde.recipe[0] is json_of:
+            return serde.encode(serde.decode(JSON.encode(found)))  # the row as an object of its type
         return serde.encode(found)
     except Exception as error:
         raise SerializationError(
@@ -427,4 +443,6 @@ def source_id(owner: str, spec: SourceSpec) -> str:
 def create_source_topics(log: Log, specs: Sequence[SourceSpec], default_partitions: int) -> None:
     """Creates the topics of sources that do not exist."""
     for spec in specs:
-        create_topic(log, spec.topic, spec.partitions or default_partitions, dict(spec.config))
+        if spec.topic not in log.topics():
+            own = spec.source.count_partitions() if isinstance(spec.source, CountsPartitions) else None
+            create_topic(log, spec.topic, spec.partitions or own or default_partitions, dict(spec.config))

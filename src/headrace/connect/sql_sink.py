@@ -15,8 +15,9 @@ from uuid import UUID
 
 from headrace.checkpoint.steps import step
 from headrace.connect.postgres_sink import check_mode, group_by_columns, make_rows
-from headrace.connect.sink import TOKEN, Row, RowMaker, as_names, columns_of, find_rejected, import_extra, without_none
+from headrace.connect.sink import TOKEN, Row, RowMaker, as_names, columns_of, find_rejected, without_none
 from headrace.errors import RecordsRejectedError, SinkUnavailableError, StreamsError
+from headrace.extras import import_extra
 from headrace.model.sink import Sink, SinkBatch, SinkContext, SinkWriter
 
 

@@ -8,8 +8,9 @@ from datetime import date, datetime
 from decimal import Decimal
 from typing import Any, cast
 
-from headrace.connect.rows import RowFunction, make_record, require
+from headrace.connect.rows import RowFunction, make_record
 from headrace.errors import ConfigError
+from headrace.extras import import_extra
 from headrace.serde.json import JSON
 from headrace.serde.protocol import Serde
 from headrace.topology.connectors import SourceBatch, SourcePosition, SourceReader
@@ -52,7 +53,7 @@ class SqlSource:
 
 class _SqlReader:
     def __init__(self, source: SqlSource, position: SourcePosition) -> None:
-        self._sql: Any = require("sqlalchemy", "sql")
+        self._sql: Any = import_extra("sqlalchemy", "sql")
         self._source, self._last = source, position
         self._engine: Any = self._sql.create_engine(source.url, poolclass=self._sql.pool.StaticPool)
         schema, _, name = source.table.rpartition(".")

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Any, TextIO
 
 from headrace.topology.captured_state import warn_of_captured_state
+from headrace.topology.nodes import OF_VALUE
 
 Function = Callable[..., Any]
 _POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
@@ -31,7 +32,10 @@ def with_key(f: Function, what: str = "a function of values") -> Function:
     async def run_async(key: Any, value: Any) -> Any:
         return await f(value)
 
-    return run_async if inspect.iscoroutinefunction(f) else run
+    if inspect.iscoroutinefunction(f):
+        return run_async
+    setattr(run, OF_VALUE, f)
+    return run
 
 
 def with_key_joiner(f: Function, what: str = "a joiner") -> Function:

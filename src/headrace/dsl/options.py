@@ -53,7 +53,7 @@ class Materialized(Generic[K, V], metaclass=RenamedNames):
 
     `retention` is for windows: how long the store keeps them. `history` makes the table a versioned one: how long the
     store keeps old versions. Both are milliseconds or a `timedelta`. `migrate` is a function from an old value to a new
-    one, and `migrate_from` the serde of the old ones: if the checkpoint has such values, the next start migrates them.
+    one, and `migrate_from` the serde of the old ones: such values in the checkpoint are migrated when they are read.
 
     >>> from headrace import serde
     >>> Materialized("counts", value=serde.LONG, retention=timedelta(minutes=1)).retention

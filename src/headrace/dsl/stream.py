@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any, Generic, Literal, Self, TextIO, cast, overload
@@ -14,6 +14,7 @@ from headrace.dsl.joins import JoinKind, JoinOptions, Side
 from headrace.dsl.logical.graph import Operate, Place, Step, Write, repartition
 from headrace.dsl.materialization import StoreOption, materialized, named, table_store, with_serdes
 from headrace.dsl.options import check_serde
+from headrace.dsl.preview import Preview, preview
 from headrace.dsl.table import GlobalKTable, KTable
 from headrace.dsl.types import (
     K2,
@@ -100,6 +101,23 @@ class KStream(Generic[K_co, V_co]):
 
     def __repr__(self) -> str:
         return f"<KStream {self.place.name}>"
+
+    def preview(
+        self, records: Iterable[Any] | Mapping[str, Iterable[Any]], *, config: Mapping[str, Any] | None = None
+    ) -> Preview[K_co, V_co]:
+        """Run the topology up to here on sample data, and return what comes out: for notebooks and the console.
+
+        A sample is a `Record`, a (key, value) pair, or a value. If the stream depends on several topics, give a dict of
+        samples by topic. They go in by timestamp; a pair or a value alone has the timestamp 0. Only what the stream
+        depends on runs, in the test driver: no log is read, nothing is written.
+
+        >>> from headrace import StreamsBuilder, serde
+        >>> orders = StreamsBuilder().stream("orders", key=serde.STRING, value=serde.LONG)
+        >>> orders.filter(lambda amount: amount > 10).map_values(lambda n: 2 * n).preview([("ada", 5), ("bob", 20)])
+        key  value  timestamp
+        bob  40     0
+        """
+        return preview(self.place, records, is_table=False, config=config)
 
     # ------------------------------------------------------------------------------------------- record by record
     @overload
@@ -559,6 +577,46 @@ class KStream(Generic[K_co, V_co]):
             on_rejected=on_rejected,
         )
         place.at(Step(node.name, Write(node)))
+
+    def to_spark(
+        self,
+        function: Callable[[Any, int], object],
+        *,
+        schema: Any = None,
+        key: str | Sequence[str] = (),
+        timestamp: str | None = None,
+        on_rejected: Literal["fail", "continue", "dead_letter"] | None = None,
+        name: str | None = None,
+    ) -> None:
+        """Give the records of each batch to a Spark DataFrame writer: `function(frame, batch)`, in the driver.
+
+        `frame` is a Spark DataFrame, `batch` the number of the batch. After a crash the function may be called again
+        with the same records and the same number. If it stores the number with the data, or overwrites what has the
+        number, every record has its effect exactly once; if not, at least once. The frame is valid during the call.
+
+        The columns are the fields of the values. `key` names the columns of the record's key, `timestamp` that of its
+        timestamp. `schema`, a type with annotations, a mapping from names to types or a schema of pyarrow, says which
+        columns there are; without it they are inferred from each batch. `name` and `on_rejected` are those of `sink`.
+
+        >>> from headrace import StreamsBuilder, serde
+        >>> def write(frame, batch):
+        ...     frame.write.mode("overwrite").parquet(f"/lake/orders/batch={batch}")
+        >>> builder = StreamsBuilder()
+        >>> orders = builder.stream("orders", key=serde.STRING, value=serde.JSON)
+        >>> orders.to_spark(write, key="order", schema={"order": str, "amount": float}, name="lake")
+        >>> print(builder.build().describe())
+        Topologies:
+           Sub-topology: 0
+            Source: KSTREAM-SOURCE-0000000000 (topics: [orders])
+              --> lake
+            Sink: lake (sink: lake, atomic if the function uses the batch number)
+              <-- KSTREAM-SOURCE-0000000000
+        <BLANKLINE>
+        <BLANKLINE>
+        """
+        from headrace.connect.spark_sink import SparkSink  # noqa: PLC0415 - a topology without it need not import Arrow
+
+        self.sink(SparkSink(function, schema, key, timestamp), on_rejected=on_rejected, name=name)
 
     def to_table(
         self: KStream[K | None, V | None], *, store: StoreOption[K, V] = None, name: str | None = None

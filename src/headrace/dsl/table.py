@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Generic, Literal, overload
 
@@ -13,6 +13,7 @@ from headrace.dsl.logical.graph import Operate, Place, Step
 from headrace.dsl.logical.table_properties import send_old
 from headrace.dsl.materialization import StoreOption, materialized, suppress, table_store, with_serdes
 from headrace.dsl.options import Suppressed, check_serde
+from headrace.dsl.preview import Preview, preview
 from headrace.dsl.types import K2, V2, K, PartitionFunction, R, V_co, ValueTransformer
 from headrace.hints import explain_names, explain_options
 from headrace.model.sink import Sink
@@ -87,6 +88,21 @@ class KTable(Generic[K, V_co]):
 
     def __repr__(self) -> str:
         return f"<KTable {self.place.name}>"
+
+    def preview(
+        self, records: Iterable[Any] | Mapping[str, Iterable[Any]], *, config: Mapping[str, Any] | None = None
+    ) -> Preview[K, V_co]:
+        """Run the topology up to here on sample data, and return the changes of the table: see `KStream.preview`.
+
+        >>> from headrace import StreamsBuilder, serde
+        >>> words = StreamsBuilder().stream("words", key=serde.STRING, value=serde.STRING)
+        >>> words.group_by(lambda key, word: word, key=serde.STRING).count().preview(["tea", "rum", "tea"])
+        key  value  timestamp
+        tea  1      0
+        rum  1      0
+        tea  2      0
+        """
+        return preview(self.place, records, is_table=True, config=config)
 
     @overload
     def filter(

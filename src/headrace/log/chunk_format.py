@@ -27,13 +27,13 @@ from typing import Any, NamedTuple
 from zlib import crc32
 
 import msgspec
-import pyarrow as pa  # pyright: ignore[reportMissingTypeStubs]
 
-from headrace.errors import StateCorruptedError
+from headrace.errors import MissingExtraError, StateCorruptedError
+from headrace.extras import lazy_extra
 from headrace.log.protocol import Records
 from headrace.model.record import Headers
 
-_arrow: Any = pa  # pyarrow has no type stubs
+_arrow = lazy_extra("pyarrow", "spark")
 
 MAGIC = b"HRC1"
 HEADERS, OFFSETS, COMPRESSED, NULL_KEYS, TOMBSTONES = 1, 2, 4, 8, 16
@@ -137,6 +137,8 @@ def unpack(packed: bytes) -> tuple[Records, list[int] | None]:
     header = read_header(packed)
     try:
         return _decode(header, memoryview(packed)[_BODY:])
+    except MissingExtraError:
+        raise
     except Exception as error:  # the checksum is right, so it was not written by `pack`: Arrow may raise anything
         raise StateCorruptedError(f"{len(packed)} bytes of records cannot be read: {error}") from error
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from headrace.config.settings import client_settings, name_once
 from headrace.errors import ConfigError
+from headrace.extras import needs_extra
 from headrace.log.embedded.file_log import FileLog
 from headrace.log.protocol import Log
 
@@ -21,15 +22,26 @@ def open_log(address: str, settings: Mapping[str, Any] | None = None) -> Log:
     headrace.errors.ConfigError: 'files:data' is not the address of a log: write file:DIRECTORY or kafka://HOST:PORT
     """
     if address.startswith("kafka://"):
-        from headrace.log.kafka import KafkaLog  # noqa: PLC0415 - loading the client library takes time
+        with needs_extra("kafka"):
+            from headrace.log.kafka import KafkaLog  # noqa: PLC0415 - loading the client library takes time
 
         return KafkaLog(address, settings)
+    directory = find_directory(address)
+    if directory is None:
+        raise ConfigError(f"{address!r} is not the address of a log: write file:DIRECTORY or kafka://HOST:PORT")
+    return FileLog(directory)
+
+
+def find_directory(address: str) -> Path | None:
+    """Returns the directory of an embedded log; None if the address is not that of one.
+
+    >>> find_directory("file:data"), find_directory("kafka://broker:9092")
+    (PosixPath('data'), None)
+    """
     kind, colon, rest = address.partition(":")
     path = rest.removeprefix("//")
     is_local = not rest.startswith("//") or path.startswith("/")
-    if kind == "file" and colon and path and is_local:
-        return FileLog(Path(path).expanduser())
-    raise ConfigError(f"{address!r} is not the address of a log: write file:DIRECTORY or kafka://HOST:PORT")
+    return Path(path).expanduser() if kind == "file" and colon and path and is_local else None
 
 
 ClientConfig = Mapping[str, Any] | str | Path  # client settings, or the path of a .properties file with them

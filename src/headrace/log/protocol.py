@@ -148,6 +148,15 @@ class SupportsShares(Protocol):
         ...
 
 
+@runtime_checkable
+class HasBrokers(Protocol):
+    """A log on servers, whose version matters."""
+
+    def check_brokers(self) -> None:
+        """Raises ConfigError if the servers are older than the oldest version that is supported."""
+        ...
+
+
 class Log(Protocol):
     """Topics of partitions of (key, value, timestamp, headers) with offsets. Thread-safe. Times are in ms."""
 

@@ -1,9 +1,13 @@
-"""Which partition a key belongs to: Kafka's default partitioning."""
+"""Which partition a key belongs to: Kafka's default partitioning, and functions of the user that declare another."""
 
 from __future__ import annotations
 
 import struct
+from collections.abc import Callable
 from functools import lru_cache
+from typing import Any, Generic, TypeVar
+
+K = TypeVar("K")
 
 _SEED, _FACTOR, _MASK = 0x9747B28C, 0x5BD1E995, 0xFFFFFFFF
 
@@ -40,3 +44,22 @@ def partition_of(key: bytes | None, partitions: int) -> int | None:
 
 # Hashing a key takes longer than all the rest of sending a record, and most keys come again in the next batch.
 known_partition = lru_cache(131_072)(partition_of)
+
+
+class KeyPartitioner(Generic[K]):
+    """A partitioner that looks at nothing but the key: `choose(key, partitions)` returns the number of a partition.
+
+    With it, `repartition(partitioner=…)` declares where each key of the state behind it belongs, so that the state can
+    be divided among another number of tasks. A plain function does not tell that: it may look at the value, too. The
+    function must return the same partition for the same key and number at all times, in every process.
+
+    >>> by_length = KeyPartitioner[str](lambda key, partitions: len(key) % partitions)
+    >>> by_length("any topic", "hello", "any value", 3)
+    2
+    """
+
+    def __init__(self, choose: Callable[[K, int], int]) -> None:
+        self.choose = choose
+
+    def __call__(self, topic: str, key: K, value: Any, partitions: int) -> int:
+        return self.choose(key, partitions)

@@ -9,6 +9,8 @@ from typing import Any, Generic, NamedTuple, Self
 
 from typing_extensions import TypeVar
 
+from headrace.html import render_table
+
 K = TypeVar("K")
 V = TypeVar("V")
 K_co = TypeVar("K_co", covariant=True, default=Any)
@@ -38,6 +40,9 @@ class Record(Generic[K_co, V_co]):
         if type(self.headers) is not tuple:
             object.__setattr__(self, "headers", headers_of(self.headers))
 
+    def _repr_html_(self) -> str:
+        return render_record(self)
+
     def with_key(self, key: K) -> Record[K, V_co]:
         return Record(key, self.value, self.timestamp, self.headers)
 
@@ -64,6 +69,9 @@ class FixedKeyRecord(Generic[K_co, V_co]):
     timestamp: int
     headers: Headers = ()
 
+    def _repr_html_(self) -> str:
+        return render_record(self)
+
     def with_value(self, value: V) -> FixedKeyRecord[K_co, V]:
         return FixedKeyRecord(self.key, value, self.timestamp, self.headers)
 
@@ -72,6 +80,12 @@ class FixedKeyRecord(Generic[K_co, V_co]):
 
     def with_headers(self, headers: Iterable[tuple[str, bytes | None]]) -> Self:
         return replace(self, headers=headers_of(headers))
+
+
+def render_record(record: Record[Any, Any] | FixedKeyRecord[Any, Any]) -> str:
+    """The record as a table, for a notebook."""
+    row = (record.key, record.value, record.timestamp, record.headers)
+    return render_table(["key", "value", "timestamp", "headers"], [row])
 
 
 class RecordMetadata(NamedTuple):

@@ -1,7 +1,7 @@
 """A sink for another system than the log: what its author writes, and what it gets.
 
     Sink        what a topology holds: a description that can be pickled, with its guarantee. `open` makes a writer
-    SinkWriter  three methods: `write` takes the records of a batch, `commit` completes the batch, `close`
+    SinkWriter  `write` takes the records of a batch, `commit` completes the batch, `close` ends
     SinkBatch   the records of one batch for one sink, in parts: one for each task that wrote any
 
 **The number of a batch is an idempotence token.** A batch is committed before a sink gets it, so its records never
@@ -16,12 +16,13 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import accumulate
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from headrace.model.record import Record
 
-# atomic: every record has its effect exactly once. idempotent: a record that is written again changes nothing.
-Guarantee = Literal["atomic", "idempotent", "at least once"]
+# atomic: every record has its effect exactly once. idempotent: a record that is written again changes nothing. The last
+# one is that of a user's function, which gets the number of the batch.
+Guarantee = Literal["atomic", "idempotent", "at least once", "atomic if the function uses the batch number"]
 TOPIC_PREFIX = "sink/"  # of the name under which an outbox has the records of a sink; no topic can have a slash
 
 
@@ -48,9 +49,20 @@ class SinkPart:
     orders: Sequence[tuple[Any, ...]] = ()  # of the records, to merge parts
 
 
+class SinkShare(NamedTuple):
+    """Which of the processes that write a batch this one is, and what `SinkWriter.share_out` has returned for all.
+
+    >>> SinkBatch(7, (), SinkShare(1, {"owner": "a3f"})).share.ordinal
+    1
+    """
+
+    ordinal: int
+    given: Any
+
+
 @dataclass(frozen=True, slots=True)
 class SinkBatch:
-    """The records of batch `number` for one sink, or of some of its parts.
+    """The records of batch `number` for one sink, or of some of its parts: the share of one process.
 
     >>> first = SinkPart("0_0", 0, [Record("a", 1, 10), Record("a", 2, 30)], [(10,), (30,)])
     >>> second = SinkPart("0_1", 1, [Record("b", 3, 20)], [(20,)])
@@ -63,6 +75,7 @@ class SinkBatch:
 
     number: int
     parts: tuple[SinkPart, ...]
+    share: SinkShare | None = None  # None: this process writes the whole batch
 
     def records(self) -> list[Record]:
         """Returns the records of all parts in their order: a key's records are in the order in which they happened."""
@@ -88,12 +101,12 @@ class SinkBatch:
 
     def without(self, written: Mapping[str, int]) -> SinkBatch:
         """Leaves out the parts that the target has. `written` is the last batch of each part there."""
-        return SinkBatch(self.number, tuple(part for part in self.parts if written.get(part.name, -1) < self.number))
+        return replace(self, parts=tuple(part for part in self.parts if written.get(part.name, -1) < self.number))
 
     def without_records(self, rejected: Iterable[Record]) -> SinkBatch:
         """Leaves out some records, which are the very objects of this batch."""
         gone = set(map(id, rejected))
-        return SinkBatch(self.number, tuple(_without(part, gone) for part in self.parts))
+        return replace(self, parts=tuple(_without(part, gone) for part in self.parts))
 
 
 def _without(part: SinkPart, gone: set[int]) -> SinkPart:
@@ -118,7 +131,8 @@ class SinkContext:
     sink: str
     checkpoint: str
     at_step: Callable[[str], None] = field(default=_ignore_step)
-    spark: Any = None  # the SparkSession, in the driver
+    storage: Any = None  # of the checkpoint, where parts can be staged; it can be pickled
+    spark: Any = None  # the SparkSession, in the driver, for a sink that `needs_spark`
 
     @property
     def owner(self) -> str:
@@ -137,12 +151,16 @@ class SinkWriter(ABC):
     with nothing of the batch written. Any other error stops the application.
     """
 
+    def share_out(self, number: int, parts: Sequence[str], shares: int) -> Any:
+        """Prepares for `shares` processes to write the named parts of a large batch at once, each its own.
+
+        Each gets what it returns, plain data, as `SinkBatch.share`. None: this process has to write them all.
+        """
+        return ()
+
     @abstractmethod
     def write(self, batch: SinkBatch) -> Any:
-        """Writes a batch, or some parts of it. What it returns, plain data, is given to `commit`.
-
-        Parts of a large batch are written by several processes at once.
-        """
+        """Writes a batch, or some parts of it. What it returns, plain data, is given to `commit`."""
 
     def commit(self, number: int, written: Sequence[Any]) -> None:
         """Completes batch `number`. Called once all parts are written, with what each `write` returned."""
@@ -173,7 +191,7 @@ class Sink(ABC):
 
     guarantee: Guarantee = "at least once"
     takes_bytes: bool = False  # keys and values stay bytes, as the serdes of the stream have encoded them
-    runs_in_driver: bool = False  # all parts are written by the driver, which has the Spark session
+    needs_spark: bool = False  # `commit` runs Spark jobs
 
     @abstractmethod
     def open(self, context: SinkContext) -> SinkWriter:

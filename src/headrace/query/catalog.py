@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from headrace.checkpoint.fingerprint import Fingerprint, StoreShape, compute_fingerprint, find_differences
@@ -120,8 +120,9 @@ class Catalog:
             return found
         if name in self._unreadable:
             raise UnsuitableQueryError(
-                f"the store {name!r} cannot be read from outside: it is an operator's own, or it is not logged and so "
-                "not in the checkpoint, or the checkpoint alone does not say enough of it: give the topology"
+                f"the checkpoint alone does not tell how to read the store {name!r}: give the topology (--topology "
+                "MODULE:APP). It is needed if the windows are days of a time zone, and while there are values in an "
+                "earlier form. A store that is not logged, or an operator's own, cannot be read from outside"
             )
         raise UnknownStoreError(name, self.stores)
 
@@ -144,7 +145,7 @@ def catalog_from_checkpoint(fingerprint: Fingerprint) -> Catalog:
     stores = [
         StoreDescription(spec, tasks, is_global)
         for shape, tasks, is_global in shapes
-        if (spec := parse_store(shape)) is not None and spec.logging
+        if (spec := parse_store(shape)) is not None and spec.logging and not shape.unmigrated
     ]
     return Catalog(stores, unreadable=[shape.name for shape, _, _ in shapes])
 
@@ -161,7 +162,9 @@ def catalog_from_topology(graph: Graph, config: Config, fingerprint: Fingerprint
             f"the checkpoint is of another topology: {'; '.join(found)}. Give the one that wrote it", differences=found
         )
     stores = [
-        StoreDescription(resolved(graph.stores[shape.name], serdes), tasks, is_global)
+        StoreDescription(
+            replace(resolved(graph.stores[shape.name], serdes), has_old_values=bool(shape.unmigrated)), tasks, is_global
+        )
         for shape, tasks, is_global in _list_shapes(fingerprint)
     ]
     return Catalog(

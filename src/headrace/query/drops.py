@@ -18,9 +18,9 @@ _REASONS = {
     "expired version": "it was older than the history of the versioned table",
     "stale response": "the left row had changed before the answer of the foreign-key join came",
     "negative timestamp": "the timestamp extractor returned a negative timestamp",
-    "deserialization error": "its key or value could not be decoded, and the handler said to continue",
-    "processing error": "a function failed on it, and the handler said to continue",
-    "production error": "a result could not be encoded, and the handler said to continue",
+    "deserialization error": "its key or value could not be decoded, and the handler did not stop the application",
+    "processing error": "a function failed on it, and the handler did not stop the application",
+    "production error": "a result could not be encoded, and the handler did not stop the application",
     "retention": "the log removed it before it was read",
 }
 

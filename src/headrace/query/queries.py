@@ -9,16 +9,20 @@ have no `slots=True`: Python 3.11 cannot make an object of a generic class that 
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Generic, Self
+from itertools import islice
+from typing import Any, Generic, Self, cast
 
 from typing_extensions import TypeVar
 
 from headrace.hints import RenamedNames, explain_names
+from headrace.html import ROWS, render_table
 from headrace.model.ids import TopicPartition
 from headrace.model.record import ValueAndTimestamp, VersionedRecord
 from headrace.model.windows import Windowed
+from headrace.state.rendering import render_entries
 
 K = TypeVar("K", default=Any)
 V = TypeVar("V", default=Any)
@@ -59,6 +63,41 @@ class QueryResult(Generic[R_co]):
 
     result: R_co
     position: Position
+
+    def __post_init__(self) -> None:
+        result = cast("Any", self.result)
+        if isinstance(result, Iterator):
+            object.__setattr__(self, "result", Entries(cast("Iterator[Any]", result)))
+
+    def _repr_html_(self) -> str:
+        """The first entries, or the value. Entries that are shown are not taken off the iterator."""
+        caption, result = f"as of {self.position}", cast("Any", self.result)
+        if not isinstance(result, Entries):
+            return render_table(["result"], [[result]], caption=caption)
+        entries = result.peek(ROWS + 1)
+        if all(isinstance(entry, tuple) and len(cast("tuple[Any, ...]", entry)) == 2 for entry in entries):
+            return render_entries(caption, cast("list[tuple[Any, Any]]", entries))
+        return render_table(["result"], [[entry] for entry in entries], caption=caption)
+
+
+class Entries(Iterator[Any]):
+    """An iterator whose next items can be looked at before they are taken.
+
+    >>> entries = Entries(iter("abc"))
+    >>> entries.peek(2), list(entries)
+    (['a', 'b'], ['a', 'b', 'c'])
+    """
+
+    def __init__(self, items: Iterator[Any]) -> None:
+        self._items, self._seen = items, deque[Any]()
+
+    def __next__(self) -> Any:
+        return self._seen.popleft() if self._seen else next(self._items)
+
+    def peek(self, count: int) -> list[Any]:
+        """Return the next items, at most so many; they stay."""
+        self._seen += islice(self._items, max(0, count - len(self._seen)))
+        return list(islice(self._seen, count))
 
 
 @explain_names({"with_bounds": "with_range(low, high)", "with_time_range": "with_window_start_range(first, last)"})

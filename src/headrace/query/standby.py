@@ -36,12 +36,12 @@ _log = logging.getLogger(__name__)
 def read_report(storage: Storage, epoch: int, now: int) -> ApplicationReport:
     """Return what the owner of a checkpoint said about itself in its last heartbeat, a few seconds ago.
 
-    The state is RUNNING or NOT_RUNNING, or UNKNOWN if the last heartbeat of the epoch is older than its lease.
+    The state is RUNNING, NOT_RUNNING or ERROR, or UNKNOWN if the last heartbeat of the epoch is older than its lease.
     """
     prefix = OWNERS + format_number(epoch)
     names = storage.names(prefix)
     if f"{prefix}.released" in names:
-        return ApplicationReport(state="NOT_RUNNING")
+        return _read_end(storage, f"{prefix}.released")
     try:
         heartbeat = _read_heartbeat(storage, names[-1])
     except (IndexError, MissingFileError, CheckpointCorruptedError):
@@ -49,6 +49,21 @@ def read_report(storage: Storage, epoch: int, now: int) -> ApplicationReport:
     if now >= heartbeat.at + heartbeat.lease:
         return ApplicationReport(state="UNKNOWN")
     return ApplicationReport(state="RUNNING", **decode_slots(heartbeat.description or {}))
+
+
+def _read_end(storage: Storage, name: str) -> ApplicationReport:
+    """Return how an owner has ended, as far as its last file says it."""
+    try:
+        end = _read_heartbeat(storage, name).description or {}
+    except (MissingFileError, CheckpointCorruptedError):  # the file of an earlier version is empty
+        end = {}
+    error, known = end.get("error"), decode_slots(end)
+    return ApplicationReport(
+        state="NOT_RUNNING" if error is None else "ERROR",
+        error=error,
+        delivered=end.get("delivered"),
+        sinks=known["sinks"],
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -36,7 +36,10 @@ class SlotReport(NamedTuple):
 
 
 class SourceReport(NamedTuple):
-    """A source: its state, the records that it has written since the start, its lag if known, and the last error."""
+    """A source: its state, the records that it has written since the start, its lag if known, and the last error.
+
+    `failures` counts the attempts that failed since the start.
+    """
 
     name: str
     topic: str
@@ -44,6 +47,7 @@ class SourceReport(NamedTuple):
     records: int
     lag: int | None
     error: str | None
+    failures: int = 0
 
 
 def encode_slots(slots: Sequence[SlotReport], moves: int) -> dict[str, Any]:
@@ -57,13 +61,15 @@ def encode_slots(slots: Sequence[SlotReport], moves: int) -> dict[str, Any]:
 
 
 def decode_slots(description: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the slots, the moves, the sources and the sinks as fields of an `ApplicationReport`."""
+    """Returns what a heartbeat describes as fields of an `ApplicationReport`."""
     slots = [SlotReport(**slot) for slot in description.get("slots", ())]
     return {
         "slots": tuple(slot._replace(tasks=tuple(slot.tasks)) for slot in slots),
         "moves": description.get("moves", 0),
         "sources": tuple(SourceReport(**source) for source in description.get("sources", ())),
         "sinks": tuple(SinkReport(**sink) for sink in description.get("sinks", ())),
+        "ready": description.get("ready", True),
+        "changes": description.get("changes"),
     }
 
 
@@ -84,8 +90,10 @@ class ApplicationReport:
     """
 
     state: str = "UNKNOWN"  # Kafka Streams': CREATED, REBALANCING, RUNNING, PENDING_SHUTDOWN, NOT_RUNNING, ERROR
+    ready: bool = True  # False while an application that is RUNNING waits for Spark: no batch can run yet
     paused: bool = False
     error: str | None = None
+    changes: Mapping[str, Any] | None = None  # what the last start changed in the checkpoint: `ChangePlan.to_json()`
     delivered: int | None = None  # the last batch that the log has
     ends: Mapping[TopicPartition, int] = field(default_factory=dict[TopicPartition, int])  # of the source topics
     phases: Mapping[int, Mapping[str, float]] = field(default_factory=dict[int, Mapping[str, float]])  # ms, by batch
@@ -102,6 +110,7 @@ class ApplicationReport:
     edges: Mapping[tuple[str, str], int] = field(default_factory=dict[tuple[str, str], int])  # as far as known
     dropped: Mapping[str, Mapping[str, int]] = field(default_factory=dict[str, Mapping[str, int]])  # by task and reason
     dead_letters: int | None = None  # None: the application has no dead letter topic
+    dead_letter_topic: str | None = None
     stream_times: Mapping[str, int] = field(default_factory=dict[str, int])  # by task
     restored: Mapping[str, int] = field(default_factory=dict[str, int])  # restores, by their kind
     restored_entries: int = 0
@@ -144,6 +153,7 @@ class Status:
     moves: int = 0  # of tasks to other slots, since the application was started
     sources: Sequence[Mapping[str, Any]] = ()  # the fields of `SourceReport`
     sinks: Sequence[Mapping[str, Any]] = ()  # the fields of `SinkReport`
+    changes: Mapping[str, Any] | None = None  # that the last start made to the checkpoint
     error: str | None = None
 
 
@@ -175,35 +185,55 @@ def build_status(follower: Follower, report: ApplicationReport, now: int) -> Sta
         **encode_slots(report.slots, report.moves),
         sources=[source._asdict() for source in report.sources],
         sinks=[sink._asdict() for sink in report.sinks],
+        changes=report.changes,
         error=report.error or fresh.error,
     )
 
 
-def _judge(  # noqa: PLR0911 - a list of cases, the most urgent first
-    report: ApplicationReport, read_error: str | None, behind: int, rate: float
-) -> tuple[bool, str]:
+def _judge(report: ApplicationReport, read_error: str | None, behind: int, rate: float) -> tuple[bool, str]:
     if report.error is not None or report.state == "ERROR":
         return False, f"Stopped by an error: {report.error or 'see the log'}"
     if read_error is not None:
         return False, f"The checkpoint cannot be read: {read_error}"
+    return _judge_state(report) or _judge_connectors(report) or _judge_progress(report, behind, rate)
+
+
+def _judge_state(report: ApplicationReport) -> tuple[bool, str] | None:
+    """Return the verdict on an application in which no batch can run now; None if one can."""
     if report.paused:
         return True, "Paused: no record is processed until the application is resumed."
     if report.state in {"CREATED", "REBALANCING"}:
-        return True, "Starting: the application takes over its checkpoint."
-    if report.state in {"NOT_RUNNING", "PENDING_SHUTDOWN"}:
-        return True, "Not running."
+        if report.batches:
+            return True, "Planning again: the topics have changed, or Spark has lost the job."
+        return False, "Starting: the application takes over its checkpoint."
+    if report.state == "PENDING_SHUTDOWN":
+        return True, "Stopping."
+    if report.state == "NOT_RUNNING":
+        lacking = ", ".join(f"{sink.name} lacks {sink.waiting} batches" for sink in report.sinks if sink.waiting)
+        return True, f"Not running. {lacking}: the next start delivers them." if lacking else "Not running."
     if report.state == "UNKNOWN":
         return False, "Silent: the last heartbeat is older than the lease. The application was killed, or cannot write."
+    return None if report.ready else (False, "Starting: the slots are not there yet, so no batch can run.")
+
+
+def _judge_connectors(report: ApplicationReport) -> tuple[bool, str] | None:
     if lost := [f"{sink.name} ({sink.waiting} batches wait)" for sink in report.sinks if sink.is_away]:
         return False, f"Waiting for {', '.join(lost)}: the target of the sink fails and is asked again."
     if away := [source.name for source in report.sources if source.state == "RETRYING"]:
         return False, f"Waiting for {', '.join(away)}: the source fails and is tried again."
+    return None
+
+
+def _judge_progress(report: ApplicationReport, behind: int, rate: float) -> tuple[bool, str]:
+    wait = "1 record waits" if behind == 1 else f"{behind} records wait"
+    if behind and not rate and not report.batches:
+        return False, f"Starting: the first batch runs, and {wait}."
     if behind and not rate:
-        return False, f"Stuck: {behind} records wait, and none was processed in the last 10 seconds."
+        return False, f"Stuck: {wait}, and none was processed in the last 10 seconds."
     if behind > KEEPS_UP * rate:
-        return True, f"Catching up: {behind} records wait."
+        return True, f"Catching up: {wait}."
     if behind:
-        return True, f"Healthy: it keeps up; {behind} records wait, {behind / rate:.1f} seconds of work."
+        return True, f"Healthy: it keeps up; {wait}, {behind / rate:.1f} s of work."
     return True, "Healthy: every record in the log has been processed." if report.ends else "Healthy."
 
 

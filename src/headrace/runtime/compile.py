@@ -11,7 +11,7 @@ from headrace.model.ids import TaskId
 from headrace.model.timestamps import RECORD, extractor_of
 from headrace.runtime.buffers import Buffers
 from headrace.runtime.context import Context, TransformerContext
-from headrace.runtime.environment import Emit, Env, fan_out
+from headrace.runtime.environment import Emit, Env, fan_out, nowhere
 from headrace.runtime.failures import Failures
 from headrace.runtime.lookup import feeds_aggregate, feeds_suppressed_aggregate
 from headrace.runtime.operators import (
@@ -19,6 +19,7 @@ from headrace.runtime.operators import (
     batches,
     foreign_key_join,
     process,
+    relay,
     session_aggregate,
     sliding_aggregate,
     source_sink,
@@ -33,6 +34,7 @@ from headrace.runtime.operators.aggregate import counted_topics, counter_of
 from headrace.runtime.punctuation import Punctuations
 from headrace.runtime.serdes import Serdes
 from headrace.runtime.tables import keyed, lookup_in
+from headrace.runtime.tracing import TaskTracer
 from headrace.serde.protocol import Serde, depends_on_topic
 from headrace.serde.windowed import inside_windows
 from headrace.topology import nodes as n
@@ -75,9 +77,12 @@ class Compiler:
         config: Config,
         *,
         combines: bool,
+        side_effects: bool = True,
+        tracer: TaskTracer | None = None,
     ) -> None:
         self.graph, self.task_id, self.env, self.serdes = graph, task_id, env, serdes
         self.failures, self.outlet, self.config = failures, outlet, config
+        self._side_effects, self._tracer = side_effects, tracer
         self._counted = counted_topics(graph, config) if combines else set[str]()
         self.program, self.buffers = Program(), Buffers(graph, env, serdes)
         self._emits: dict[str, Emit] = {}
@@ -99,10 +104,15 @@ class Compiler:
     def _emit(self, name: str) -> Emit:
         if name not in self._emits:
             node = self.graph.nodes[name]
-            run = self._operator(node, {child: self._emit(child) for child in self.graph.children[name]})
+            run = self._operator(node, {child: self._emit_from(name, child) for child in self.graph.children[name]})
             harmless = isinstance(node, HARMLESS) and not (isinstance(node, n.Sink) and has_functions(node))
-            self._emits[name] = run if harmless else self.failures.guard(name, run)
+            emit = run if harmless else self.failures.guard(name, run)
+            self._emits[name] = emit if self._tracer is None else self._tracer.wrap(node, emit)
         return self._emits[name]
+
+    def _emit_from(self, parent: str, child: str) -> Emit:
+        emit = self._emit(child)
+        return emit if self._tracer is None else self._tracer.give_from(parent, emit)
 
     def _operator(self, node: n.Node, children: Mapping[str, Emit]) -> Emit:  # noqa: C901, PLR0911, PLR0912 - one case a kind of node
         """The closure that runs a node: one case for each kind of node."""
@@ -133,9 +143,9 @@ class Compiler:
             case n.SelectKey():
                 return stateless.select_key(node, emit)
             case n.Peek():
-                return stateless.peek(node, emit)
+                return stateless.peek(node, emit) if self._side_effects else emit
             case n.Foreach():
-                return stateless.foreach(node)
+                return stateless.foreach(node) if self._side_effects else nowhere
             case n.Branch():
                 return stateless.branch(node, children)
             case n.Process():
@@ -188,7 +198,8 @@ class Compiler:
             case n.TableJoinMerge():
                 return table_join.merge(node, env, emit)
             case n.Subscribe():
-                return foreign_key_join.subscribe(node, *self.serdes.of_join(node.foreign_key, node.value), env, emit)
+                serdes, partition = self.serdes.of_join(node.foreign_key, node.value), self.task_id.partition
+                return foreign_key_join.subscribe(node, *serdes, partition, env, emit)
             case n.SubscriptionReceive():
                 return foreign_key_join.receive(buffers.subscriptions(node.store), env, emit)
             case n.SubscriptionJoin():
@@ -209,17 +220,17 @@ class Compiler:
 
     # ------------------------------------------------------------------------------------------------ user code
     def _context(self, kind: type[Context], name: str, children: Mapping[str, Emit]) -> Context:
-        own, guard = self.graph.node_stores[name], self.failures.guard_punctuation
+        own, guard = self.graph.node_stores[name], self._guard_punctuation
         read_only = {store: self.graph.stores[store] for store in self.graph.global_stores if store not in own}
         return kind(name, self.task_id, self.env, children, own, read_only, self.program.punctuations, guard)
 
     def _process(self, node: n.Process, children: Mapping[str, Emit]) -> Emit:
-        user = node.supplier()
+        user = process.make(node.name, node.supplier)
         self._starts[node.name] = lambda: self._start(user, self._context(Context, node.name, children))
         return process.process(node, user)
 
     def transformer(self, node: n.TableTransformValues) -> Callable[[Any, Any], Any]:
-        user = node.supplier()
+        user = process.make(node.name, node.supplier)
         self._start(user, self._context(TransformerContext, node.name, {}))
         return user.transform
 
@@ -227,24 +238,47 @@ class Compiler:
         self.program.users.append(user)  # in this order they will be closed
         process.start(user, context)
 
+    def _guard_punctuation(self, node: str, run: Callable[[int], None]) -> Callable[[int], None]:
+        guarded = self.failures.guard_punctuation(node, run)
+        return guarded if self._tracer is None else self._tracer.wrap_punctuation(node, guarded)
+
     # ---------------------------------------------------------------------------------------------------- edges
     def _inlet(self, node: n.Source) -> source_sink.Inlet:
         emit = self._below(node.name)
+        if self._tracer is not None:
+            emit = self._tracer.wrap(node, emit)
         internal = any(topic in self.graph.internal_topics for topic in node.topics)
         extract = RECORD if internal else node.timestamp or extractor_of(self.config.default_timestamp_extractor)
         key, value = self._serdes(node, internal)
         env = self.env.of_node(node.name)
         inlet = source_sink.inlet(node, key, value, extract, env, self.failures, emit, internal=internal)
-        counter = counter_of(self.graph, node, self.config)
-        if counter is None or extract is not RECORD:
+        if extract is not RECORD or self._tracer is not None:
             return inlet
+        counter = counter_of(self.graph, node, self.config)
+        if counter is None:
+            return inlet._replace(relay=self._relay(node, (key, value), env, internal=internal))
         env = self.env.of_node(counter.name)
         add = aggregate.add_counts(counter, env, self._below(counter.name))
         tally = aggregate.tally(key, value, keyed(env.store(counter.store)).place, env, add)
         return inlet._replace(tally=tally, add=self.failures.guard(counter.name, add))
 
+    def _relay(self, node: n.Source, serdes: tuple[Serde, Serde], env: Env, *, internal: bool) -> relay.Relay | None:
+        """The path of many records at once; None if there is none, or if every call has to be reported."""
+        path = relay.find_path(self.graph, node)
+        if path is None or self.failures.watch is not None:
+            return None
+        stages, sink = path
+        to_internal = sink.topic in self.graph.internal_topics
+        own = self._serdes(sink, to_internal)
+        is_windowed = not to_internal and inside_windows(own[0]) is not None
+        if not relay.can_end_at(sink, own) or is_windowed or sink.topic in self._counted:
+            return None
+        return relay.compile_relay(
+            node, sink, stages, (serdes, own), self.outlet, env, self.failures, internal=internal
+        )  # fmt: skip
+
     def _below(self, name: str) -> Emit:
-        return fan_out([self._emit(child) for child in self.graph.children[name]])
+        return fan_out([self._emit_from(name, child) for child in self.graph.children[name]])
 
     def _serdes(self, node: n.Source | n.Sink, internal: bool) -> tuple[Serde, Serde]:
         """The serdes of the topic; of one that is chosen for each record, they are not bound to it yet."""

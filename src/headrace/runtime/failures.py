@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import logging
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from operator import length_hint
 from types import CodeType
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 from headrace.errors import ProcessingError, SerializationError, StreamsError
 from headrace.model.ids import TaskId
 from headrace.model.record import Headers, Record
 from headrace.runtime.environment import CurrentRecord, Emit
-from headrace.runtime.rows import Output
+from headrace.runtime.rows import Output, PartitionBatch
 
+T = TypeVar("T")
+R = TypeVar("R")
 log = logging.getLogger(__name__)
 
 
@@ -60,11 +63,18 @@ class Place(NamedTuple):
         return f"{self.node} at {record}"
 
 
+class CountDrop(Protocol):
+    """Counts a record that a node leaves out. One that became a dead letter is written to no other topic."""
+
+    def __call__(self, node: str, reason: str, *, is_dead_letter: bool = False) -> None: ...
+
+
 class Failures:
     """Applies the handlers, writes dead letters, and counts dropped records.
 
     `watch` is called before every call of a node that runs functions of the user. What it raises is an error of the
-    record.
+    record. `on_dropped` is called with the error of a record that is left out. `explain` returns what may have caused
+    an error, as sentences, each after a space.
     """
 
     def __init__(
@@ -73,11 +83,15 @@ class Failures:
         task_id: TaskId,
         here: CurrentRecord,
         outbox: list[Output],
-        drop: Callable[[str, str], None],
+        drop: CountDrop,
         watch: Callable[[Place], None] | None = None,
+        on_dropped: Callable[[Exception], None] | None = None,
+        explain: Callable[[str, Record, Exception], str] = lambda node, record, error: "",
     ) -> None:
         self.handlers, self.task_id, self.here, self.outbox, self.drop = handlers, task_id, here, outbox, drop
-        self.watch = watch
+        self.watch, self._on_dropped, self._explain = watch, on_dropped, explain
+        # The column of records that a node takes now: the node, the batch, the places in it, what is left of them.
+        self._column: tuple[str, PartitionBatch, Sequence[int], Iterator[Any]] | None = None
 
     def deserialization(self, node: str, part: str, error: Exception) -> None:
         row = self.here.row
@@ -87,12 +101,15 @@ class Failures:
 
     def processing(self, node: str, record: Record, error: Exception) -> None:
         reason = f"{node} failed on {self._place()}: {type(error).__name__}: {error}"
+        hint = self._explain(node, record, error)
+        reason += f".{hint}".rstrip(".") if hint else ""
         self._decide(self.handlers.processing, node, record, error, ProcessingError(reason), "processing")
 
     def production(self, node: str, record: Record, error: Exception) -> None:
         kinds = f"the key is a {type(record.key).__name__}, the value a {type(record.value).__name__}"
-        remedy = f"Check the serdes ({kinds}): of to(), or of the group_by, join or repartition that makes the topic."
-        reason = f"{node} cannot encode what became of {self._place()}: {error}. {remedy}"
+        remedy = f" Check the serdes ({kinds}): of to(), or of the group_by, join or repartition that makes the topic."
+        hint = self._explain(node, record, error) or remedy
+        reason = f"{node} cannot encode what became of {self._place()}: {error}.{hint}"
         self._decide(self.handlers.production, node, record, error, SerializationError(reason), "production")
 
     def guard(self, node: str, run: Emit) -> Emit:
@@ -134,6 +151,31 @@ class Failures:
 
         return guarded
 
+    def guard_columns(self, node: str, run: Callable[[T], R | None]) -> Callable[[T], R | None]:
+        """Does the same for a function of many records, which has no effect: an error, or a time limit, makes it None.
+
+        Its caller then takes the records one by one.
+        """
+
+        def guarded(columns: T) -> R | None:
+            try:
+                return run(columns)
+            except (Exception, SystemExit) as error:  # noqa: BLE001 -- user code may raise anything
+                log.debug("%s: %r with many records at once; they are taken one by one", node, error)
+                return None
+            finally:
+                self._column = None
+
+        return guarded
+
+    def enter_column(
+        self, node: str, values: Sequence[Any], batch: PartitionBatch, places: Sequence[int]
+    ) -> Iterator[Any]:
+        """Iterates over values that a node takes, so that `place_of` knows at which record it is."""
+        found = iter(values)
+        self._column = node, batch, places, found
+        return found
+
     def _decide(
         self, handler: Handler, node: str, record: Record, error: Exception, failed: StreamsError, what: str
     ) -> None:
@@ -149,7 +191,9 @@ class Failures:
         shown = str(failed).rstrip(".") if self.handlers.log_record_values else failed.summary
         log.warning("%s; the operator leaves the record out (%s), others keep it", shown, response)
         log.debug("%s", failed)
-        self.drop(node, f"{what} error")
+        if self._on_dropped is not None:
+            self._on_dropped(error)
+        self.drop(node, f"{what} error", is_dead_letter=response == "dead_letter")
 
     def _ask(
         self, handler: Callable[[Failure, Record, Exception], str], node: str, record: Record, error: Exception
@@ -175,18 +219,15 @@ class Failures:
             (),
             None,
         )
-        cause = (
-            ("__streams.errors.exception", f"{type(error).__module__}.{type(error).__qualname__}".encode()),
-            ("__streams.errors.message", str(error).encode()),
-            ("__streams.errors.stacktrace", "".join(traceback.format_exception(error)).encode()),
-            ("__streams.errors.topic", origin.encode()),
-            ("__streams.errors.partition", str(partition).encode()),
-            ("__streams.errors.offset", str(offset).encode()),
-        )
+        kind, trace = f"{type(error).__module__}.{type(error).__qualname__}", "".join(traceback.format_exception(error))
+        cause = error_headers(kind, str(error), trace, origin, partition, offset)
         self.outbox.append((topic, None, key, value, timestamp, (*headers, *cause), self.here.order))
 
     def place_of(self, node: str) -> Place:
         """Where a call of a node is."""
+        if self._column is not None:
+            node, batch, places, left = self._column
+            return Place(node, *batch.at, batch.offsets[places[len(places) - length_hint(left) - 1]])
         row = self.here.row
         return Place(node) if row is None else Place(node, *row[:3])
 
@@ -195,14 +236,23 @@ class Failures:
         return "a punctuation" if row is None else f"{row[0]}/{row[1]} at offset {row[2]}"
 
 
+def error_headers(kind: str, message: str, trace: str, topic: str, partition: int, offset: int) -> Headers:
+    """The headers of a dead letter, under the names that Kafka Streams gives them."""
+    found = {
+        "exception": kind, "message": message, "stacktrace": trace,
+        "topic": topic, "partition": str(partition), "offset": str(offset),
+    }  # fmt: skip
+    return tuple((f"__streams.errors.{name}", text.encode()) for name, text in found.items())
+
+
 def _exit_error(error: SystemExit) -> RuntimeError:
     return RuntimeError(f"it called sys.exit({error.code!r}): raise an exception, or stop the application from outside")
 
 
-# The functions that `Failures.guard` and `guard_punctuation` return: on the stack while a node runs.
+# The functions that `Failures.guard`, `guard_punctuation` and `guard_columns` return: on the stack while a node runs.
 GUARDS = frozenset(
     code
-    for method in (Failures.guard, Failures.guard_punctuation)
+    for method in (Failures.guard, Failures.guard_punctuation, Failures.guard_columns)
     for code in method.__code__.co_consts
     if isinstance(code, CodeType) and code.co_name == "guarded"
 )

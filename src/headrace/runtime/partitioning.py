@@ -4,10 +4,13 @@
     layout.tables[prefix].route(place)      the bytes whose hash is the row's partition
     layout.chooser("orders", 6, own)        a function from the key of a record to its task, of six
     combine_cells(name, values)             one value of a cell, from those of the tasks that become one
+    find_partition(graph, stage, …)         the task of a key, for queries
 
 A sub-topology is partitioned by the keys of the records it reads. The stores of the DSL have those keys, in the bytes
 of the store's own serde: where these are others, a key is decoded and encoded again. Windowed keys go by the key
-inside, as on topics. A processor may put anything under any key, so its stores must be declared.
+inside, as on topics. A processor may put anything under any key, so its stores must be declared
+(`StoreSpec.partitioned_by_key`). A partition is that of Kafka's default partitioner, or the one that a `KeyPartitioner`
+of the repartition before it declares; any other partitioner does not tell where a key belongs.
 """
 
 from __future__ import annotations
@@ -15,14 +18,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import NamedTuple
+from typing import Any, NamedTuple, cast
 
 from headrace.config import Config
-from headrace.model.partitioner import murmur2
+from headrace.errors import StreamsError
+from headrace.model.partitioner import KeyPartitioner, murmur2, partition_of
 from headrace.model.windows import Windows, ends_of
 from headrace.runtime.environment import NEVER_CLOSED
 from headrace.runtime.rows import PartitionBatch, split_batch
-from headrace.runtime.serdes import serdes_of
+from headrace.runtime.serdes import Serdes, serdes_of
 from headrace.serde.protocol import Serde
 from headrace.serde.windowed import inside_windows
 from headrace.state.buffer import GraceBuffer, SuppressBuffer, UnmatchedBuffer
@@ -50,6 +54,14 @@ class ClosedWindows(NamedTuple):
     closes_at: Callable[[bytes], int]  # the close time from which on the window at a place has been emitted
 
 
+class Subscribed(NamedTuple):
+    """The right side of a foreign-key join. Each subscription names the task of its left row, which gets the answer."""
+
+    table: bytes  # the prefix of the subscriptions that it keeps
+    topic: str  # that new subscriptions arrive on
+    responses: str  # the topic of the answers
+
+
 @dataclass(frozen=True, slots=True)
 class StateLayout:
     """How the state of a sub-topology is divided by key, or why it cannot be."""
@@ -59,7 +71,13 @@ class StateLayout:
     patterns: KeyOf  # for the topics that match a pattern
     suppressed: dict[bytes, str]  # the names of suppress buffers, by the prefix of their table
     closed: tuple[ClosedWindows, ...]
+    subscribed: tuple[Subscribed, ...]
     refusals: tuple[str, ...]
+    declared: Callable[[bytes, int], int] | None = None  # the partition of a key, if it is not that of its hash
+
+    def partition(self, key: bytes, count: int) -> int:
+        """The partition of a key, of `count`. `key` has the bytes that a `route` returns."""
+        return (murmur2(key) & 0x7FFFFFFF) % count if self.declared is None else self.declared(key, count)
 
     def chooser(self, topic: str, count: int, own: int) -> Callable[[bytes | None], int]:
         """The function that returns the task of a record, of `count`. One without a key stays in its own partition."""
@@ -68,7 +86,7 @@ class StateLayout:
 
         @lru_cache(KNOWN)
         def choose(key: bytes | None) -> int:
-            return own % count if key is None else (murmur2(route(key)) & 0x7FFFFFFF) % count
+            return own % count if key is None else self.partition(route(key), count)
 
         return choose
 
@@ -87,7 +105,7 @@ def lay_out_state(graph: Graph, stage: Stage, config: Config) -> StateLayout:
     read_as = [_innermost(serdes.key(source.key)) for source in sources]
     buffers = dict(_buffers(nodes))
     tables: dict[bytes, Keys] = {}
-    refusals = list(_custom_partitioners(graph, stage))
+    declared, refusals = _find_partitioner(graph, stage, sources, serdes)
     undeclared = _processor_stores(graph, stage)
     for name in stage.stores:
         spec = graph.stores[name]
@@ -96,14 +114,37 @@ def lay_out_state(graph: Graph, stage: Stage, config: Config) -> StateLayout:
         if name in undeclared and not spec.by_key:
             refusals.append(
                 f"store {name} belongs to a processor, which may put anything under any key: if it only puts keys of "
-                "the records that it reads, declare the store with .partitioned_by_key()"
+                "the records that it reads, declare the store with .partitioned_by_key(), and give it a function if "
+                "the key of a record is a part of them"
             )
             continue
-        rekey = _rekey(serdes.key(spec.key), read_as)
+        rekey = _rekey(serdes.key(spec.key), read_as, spec.record_key)
         for table, key_of in tables_of(name, spec.kind, buffers.get(name)).items():
             tables[table_prefix(table)] = Keys(table, _after(key_of, rekey))
     suppressed = {table_prefix(name): name for name, kind in buffers.items() if kind is SuppressBuffer}
-    return StateLayout(tables, topics, patterns, suppressed, tuple(_closed_windows(nodes)), tuple(refusals))
+    closed, subscribed = tuple(_closed_windows(nodes)), tuple(_subscribed(graph, stage))
+    return StateLayout(tables, topics, patterns, suppressed, closed, subscribed, tuple(refusals), declared)
+
+
+def find_partition(
+    graph: Graph, stage: Stage, config: Config, key: Any, count: int, partitioner: KeyPartitioner[Any] | None = None
+) -> int:
+    """Returns the partition, of `count`, whose task has a key. A store of windows or sessions goes by the key inside.
+
+    `partitioner` is that of the topic that the sub-topology reads, if the topology does not declare it.
+    """
+    if partitioner is not None:
+        return partitioner.choose(key, count)
+    serdes = serdes_of(config)
+    sources = [node for name in stage.nodes if isinstance(node := graph.nodes[name], n.Source)]
+    declared, reasons = _find_partitioner(graph, stage, sources, serdes)
+    if reasons:
+        raise StreamsError(
+            f"which task has the key {key!r} is not known: its topics have a partitioner that is a plain function, or "
+            "several. Declare one KeyPartitioner for all of them, or give it as partitioner="
+        )
+    raw = _innermost(serdes.key(sources[0].key)).encode(key)
+    return partition_of(raw, count) or 0 if declared is None else declared(raw, count)
 
 
 def _buffers(nodes: Sequence[n.Node]) -> Iterator[tuple[str, Buffer]]:
@@ -134,13 +175,58 @@ def _processor_stores(graph: Graph, stage: Stage) -> set[str]:
     return free - owned
 
 
-def _custom_partitioners(graph: Graph, stage: Stage) -> Iterator[str]:
-    for node in graph.nodes.values():
-        if isinstance(node, n.Sink) and node.topic in stage.inputs and node.partitioner is not None:
-            yield (
-                f"the partitioner of {node.topic} is a function of its own, which does not tell where a key of the "
-                "state belongs: take the function away, and reset the application, or keep the number of partitions"
-            )
+def _subscribed(graph: Graph, stage: Stage) -> Iterator[Subscribed]:
+    for name in stage.nodes:
+        node = graph.nodes[name]
+        if isinstance(node, n.SubscriptionReceive):
+            sources = [graph.nodes[parent] for parent in graph.parents[name]]
+            sinks = [graph.nodes[sink] for join in graph.children[name] for sink in graph.children[join]]
+            (topic,) = (topic for source in sources if isinstance(source, n.Source) for topic in source.topics)
+            # A backfill of the store runs without the responses.
+            for responses in (sink.topic for sink in sinks if isinstance(sink, n.Sink) and isinstance(sink.topic, str)):
+                yield Subscribed(table_prefix(node.store), topic, responses)
+
+
+def _find_partitioner(
+    graph: Graph, stage: Stage, sources: Sequence[n.Source], serdes: Serdes
+) -> tuple[Callable[[bytes, int], int] | None, list[str]]:
+    """Returns the partitioner that all topics of a sub-topology are declared to have, and why there is none.
+
+    Without a declaration and a reason it is Kafka's.
+    """
+    sinks = [node for node in graph.nodes.values() if isinstance(node, n.Sink) and node.topic in stage.inputs]
+    own = {str(sink.topic): sink.partitioner for sink in sinks if sink.partitioner is not None}
+    if not own:
+        return None, []
+    declared = [cast("KeyPartitioner[Any]", some) for some in own.values() if isinstance(some, KeyPartitioner)]
+    if len(declared) < len(own):
+        return None, [
+            f"the partitioner of {topic} is a function of its own, which does not tell where a key of the state "
+            "belongs: if it looks at the key alone, declare it as partitioner=KeyPartitioner(function of key and "
+            "number of partitions); else take it away, and reset the application, or keep the number of partitions"
+            for topic, partitioner in own.items()
+            if not isinstance(partitioner, KeyPartitioner)
+        ]
+    chosen, read_as = declared[0], [serdes.key(source.key) for source in sources]
+    if (
+        {*own} != {*stage.topics, *stage.inputs}
+        or stage.patterns
+        or any(other.choose is not chosen.choose for other in declared)
+    ):
+        listed = ", ".join(sorted({*stage.topics, *stage.inputs, *stage.patterns}))
+        why = f"{listed} have different partitioners, so a key of the state belongs to several tasks"
+        return None, [f"{why}: give all of them one KeyPartitioner"]
+    if any(inside_windows(serde) is not None for serde in read_as):
+        return None, [f"the partitioner of {next(iter(own))} gets windowed keys, and the state has the keys inside"]
+    decode, choose, topic = read_as[0].decode, chosen.choose, next(iter(own))
+
+    def partition(key: bytes, count: int) -> int:
+        found = choose(decode(key), count)
+        if type(found) is not int or not 0 <= found < count:
+            raise ValueError(f"the partitioner of {topic} chose partition {found!r} of {count} for a key of the state")
+        return found
+
+    return partition, []
 
 
 def route_records(batch: PartitionBatch, choose: Callable[[bytes | None], int], own: int) -> dict[int, PartitionBatch]:
@@ -178,8 +264,11 @@ def _inside(serde: Serde) -> KeyOf:
     return _after(route, _inside(inside))
 
 
-def _rekey(serde: Serde, read_as: Sequence[Serde]) -> KeyOf:
+def _rekey(serde: Serde, read_as: Sequence[Serde], record_key: Callable[[Any], Any] | None) -> KeyOf:
     """Returns the function from key bytes of a store to the bytes that the key has on the topics."""
+    if record_key is not None:
+        read, write = serde.decode, (read_as[0] if read_as else serde).encode
+        return lambda raw: write(record_key(read(raw)))
     inside, innermost = _inside(serde), _innermost(serde)
     if not read_as or any(innermost.name == other.name for other in read_as):
         return inside

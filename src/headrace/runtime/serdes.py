@@ -10,13 +10,15 @@ from dataclasses import replace
 from typing import Any, Literal, cast
 
 from headrace.config import Config
+from headrace.model.record import Record
 from headrace.runtime.failures import Handlers
 from headrace.serde.internal import UNDECLARED, change_serde, response_serde, subscription_serde
 from headrace.serde.primitives import BYTES, serde_setting
 from headrace.serde.protocol import BoundSerde, Serde, SerdeContext, bind_serde
 from headrace.serde.windowed import session_windowed, windowed
 from headrace.state.spec import BufferKind, StoreSpec, SubscriptionKind
-from headrace.topology.graph import Graph
+from headrace.topology import nodes as n
+from headrace.topology.graph import Graph, find_upstream
 from headrace.topology.nodes import ChangeOf, ResponseOf, SerdeLike, SessionWindowedOf, Sink, SubscriptionOf, WindowedOf
 
 
@@ -127,6 +129,57 @@ def _register(serde: Serde) -> None:
     for inner in serde.recipe[1] if serde.recipe else ():
         if isinstance(inner, Serde):
             _register(cast("Serde[Any]", inner))
+
+
+# ------------------------------------------------------------------------------------------------------ missing serdes
+# These pass keys or values on as they are, so an operator above them made them.
+_SAME = (n.Filter, n.Peek, n.PassThrough, n.Branch, n.TableToStream, n.TableFilter, n.TablePassThrough)
+_PASS_ON = {
+    "key": (*_SAME, n.MapValues, n.MapValuesBatch, n.MapValuesAsync, n.FlatMapValues, n.TableMapValues),
+    "value": (*_SAME, n.SelectKey),
+}
+
+
+def explain_missing_serdes(graph: Graph, config: Config, node: str, record: Record, error: Exception) -> str:
+    """Returns sentences that name the operators without a serde that may have caused an error; "" if there are none."""
+    parts = [
+        ("key", record.key, config.default_key_serde is None),
+        ("value", record.value, config.default_value_serde is None),
+    ]
+    found = [_explain_part(graph, node, part, given, error) for part, given, has_no_default in parts if has_no_default]
+    return "".join(f" {sentence}." for sentence in found if sentence)
+
+
+def _explain_part(graph: Graph, name: str, part: str, given: Any, error: Exception) -> str:
+    node = graph.nodes[name]
+    if isinstance(node, Sink) and getattr(node, part) is None and given is not None and not isinstance(given, bytes):
+        return _explain_sink(graph, node, part, given)
+    if not isinstance(given, bytes) and "bytes" not in str(error):
+        return ""
+    sources = [some for some in map(graph.nodes.get, find_upstream(graph, name)) if isinstance(some, n.Source)]
+    bare = sorted(
+        source.name for source in sources
+        if getattr(source, part) is None and graph.internal_topics.keys().isdisjoint(source.topics)
+    )  # fmt: skip
+    if not bare:
+        return ""
+    who = "it has" if len(bare) == 1 else "they have"
+    return f"The {part}s of {' and '.join(bare)} are bytes, because {who} no {part}= serde"
+
+
+def _explain_sink(graph: Graph, sink: Sink, part: str, given: Any) -> str:
+    """Names what makes the values that a sink without a serde gets."""
+    kind = type(given).__name__
+    maker = graph.parents[sink.name][0]
+    while isinstance(graph.nodes[maker], _PASS_ON[part]) and graph.parents[maker]:
+        maker = graph.parents[maker][0]
+    store = getattr(graph.nodes[maker], "store", None)
+    if sink.topic in graph.internal_topics:
+        where = f"{maker} makes {part}s of the type {kind} that go through the internal topic {sink.topic}"
+        return f"{where}, and no {part}= serde is given: give one to the group_by, join or repartition below it"
+    if part == "value" and isinstance(store, str) and graph.stores[store].value is None:
+        return f"{maker} has no value= serde for its {kind}, nor has {sink.name}: give it one, and both have it"
+    return f"{sink.name} has no {part}= serde for the {kind} that {maker} makes: to(…, {part}=…)"
 
 
 def handlers_of(config: Config, *, for_globals: bool = False) -> Handlers:

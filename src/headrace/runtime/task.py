@@ -13,8 +13,18 @@ from headrace.config import Config
 from headrace.errors import StreamsError
 from headrace.model.ids import TaskId, TopicPartition
 from headrace.runtime.compile import Compiler
-from headrace.runtime.environment import KEPT_DROPS, KEY_BYTES, STORE, CurrentRecord, DroppedRecord, Env, Lookup, Result
-from headrace.runtime.failures import Failures, Place
+from headrace.runtime.environment import (
+    KEPT_DROPS,
+    KEY_BYTES,
+    STORE,
+    CurrentRecord,
+    DroppedRecord,
+    Emit,
+    Env,
+    Lookup,
+    Result,
+)
+from headrace.runtime.failures import Failures, Place, error_headers
 from headrace.runtime.lookup import Lookups
 from headrace.runtime.operators.source_sink import Inlet, Outlet
 from headrace.runtime.punctuation import NEVER
@@ -29,7 +39,8 @@ from headrace.runtime.rows import (
     join_batches,
     merge_by_order,
 )
-from headrace.runtime.serdes import Serdes, handlers_of, resolved, serdes_of
+from headrace.runtime.serdes import Serdes, explain_missing_serdes, handlers_of, resolved, serdes_of
+from headrace.runtime.tracing import TaskTracer, Tracer
 from headrace.state.engine import Engine, Version
 from headrace.state.task_state import TaskState
 from headrace.topology import nodes as n
@@ -46,6 +57,8 @@ class TaskEnvironment(NamedTuple):
     combines: bool = False  # whether records for other tasks may be combined into counts
     watch: Callable[[Place], None] | None = None  # called before every call of a node with functions of the user
     postpones: bool = True  # whether the wall clock triggers emissions that `emit.interval.ms` held back
+    side_effects: bool = True  # whether the functions of `foreach` and `peek` are called
+    tracer: Tracer | None = None  # writes down the way of traced rows
 
 
 class Task:
@@ -66,19 +79,27 @@ class Task:
         self._application = config.application_id or ""
         self._dropped, self._outbox, self._counts = Counter[str](), list[Output](), list[CountOutput]()
         self._drops = list[DroppedRecord]()
+        self._drops_topic = config.dropped_records_topic_name
+        self._last_drop: tuple[Row | None, str, str] = (None, "", "")
         self.here = CurrentRecord()
         self.here.clock = clock
         serdes = serdes_of(config)
-        self.state = self._open(engine, serdes, config)
+        self.tracer: TaskTracer | None = None
+        self.state = self._open(engine, serdes, config, around.tracer)
         self._stream_time = self.state.cell("task/stream time", -1)
         self.here.stream_time = self._stream_time.value
         env = self._env(config, around)
         for_globals = any(source in nodes for source in graph.global_stores.values())
         handlers = handlers_of(config, for_globals=for_globals)
         self.is_watched = around.watch is not None
-        failures = Failures(handlers, task_id, self.here, self._outbox, env.drop_in, around.watch)
+        told = None if self.tracer is None else self.tracer.fail
+        explain = partial(explain_missing_serdes, graph, config)
+        failures = Failures(handlers, task_id, self.here, self._outbox, self._drop, around.watch, told, explain)
         outlet = Outlet(self._outbox, self._counts, self.topic_name, around.partitions, task_id.partition)
-        compiler = Compiler(graph, task_id, env, serdes, failures, outlet, config, combines=around.combines)
+        compiler = Compiler(
+            graph, task_id, env, serdes, failures, outlet, config,
+            combines=around.combines, side_effects=around.side_effects, tracer=self.tracer,
+        )  # fmt: skip
         self._lookups = Lookups(graph, lambda: env, compiler.buffers.suppress, compiler.transformer)
         self._program = compiler.compile(nodes)
         self._postponed = [
@@ -101,9 +122,12 @@ class Task:
         read = {topic for node in sources for topic in node.topics}
         self._reads_only_the_log = not for_globals and read.isdisjoint(graph.internal_topics)
 
-    def _open(self, engine: Engine, serdes: Serdes, config: Config) -> TaskState:
+    def _open(self, engine: Engine, serdes: Serdes, config: Config, tracer: Tracer | None) -> TaskState:
         names = dict.fromkeys(store for node in self._nodes for store in self._graph.node_stores[node])
         specs = {name: resolved(self._graph.stores[name], serdes) for name in names}
+        if tracer is not None:
+            internal = map(self.topic_name, self._graph.internal_topics)
+            self.tracer = tracer.of_task(self.task_id, self._graph, self.here, self._outbox, specs, internal)
         return TaskState.open(
             specs,
             engine,
@@ -112,6 +136,7 @@ class Task:
             persistent=config.dsl_store_suppliers_class == "persistent",
             caching=config.statestore_cache_max_bytes > 0,
             dropped=self._drop_from_store,
+            observe=None if self.tracer is None else self.tracer.observe,
         )
 
     def _env(self, config: Config, around: TaskEnvironment) -> Env:
@@ -135,15 +160,30 @@ class Task:
     def _lookup(self, name: str) -> Lookup:
         return self._lookups(name)
 
-    def _drop(self, node: str, reason: str, count: int = 1) -> None:
-        """Counts dropped records, and keeps the first ones of each reason."""
+    def _drop(self, node: str, reason: str, count: int = 1, *, is_dead_letter: bool = False) -> None:
+        """Counts dropped records, keeps the first ones of each reason, and writes them to the topic for them."""
         self._dropped[reason] += count
+        if self.tracer is not None:
+            self.tracer.drop(node, reason)
         row, here = self.here.row, self.here
         if self._dropped[reason] <= KEPT_DROPS and row is not None:
             topic, partition, offset, key, _, timestamp, _, _ = row
             raw = None if key is None else bytes(key[:KEY_BYTES])
             place = (topic, partition, offset, raw, timestamp)
             self._drops.append(DroppedRecord(reason, node, *place, here.stream_time, here.clock))
+        if self._drops_topic is not None and row is not None and not is_dead_letter:
+            self._write_drop(self._drops_topic, row, node, reason)
+
+    def _write_drop(self, topic: str, row: Row, node: str, reason: str) -> None:
+        """Writes a dropped record with the headers of a dead letter, once for each operator and reason."""
+        last, *why = self._last_drop
+        if last is row and why == [node, reason]:  # it is late for several windows
+            return
+        self._last_drop = row, node, reason
+        origin, partition, offset, key, value, timestamp, headers, order = row
+        message = f"{node} left it out: {reason}"
+        cause = error_headers(reason, message, "", origin, partition, offset)
+        self._outbox.append((topic, None, key, value, timestamp, (*headers, *cause), order))
 
     def _drop_from_store(self, reason: str, count: int) -> None:
         self._drop(STORE, reason, count)
@@ -167,6 +207,10 @@ class Task:
                     self._inlets[topic] = self._program.inlets[source.name]
         return topic in self._inlets
 
+    def operator_of(self, topic: str) -> Emit:
+        """The operator that takes the decoded records of a topic."""
+        return self._find_inlet(topic).emit
+
     def _find_inlet(self, topic: str) -> Inlet:
         if not self.reads(topic):
             raise StreamsError(f"task {self.task_id} has no source for the topic {topic!r}")
@@ -181,6 +225,8 @@ class Task:
         """
         log, self.here.clock, self.here.order = inputs.log, clock, ()
         positions = {at: given.end for at, given in log.items()}
+        if self.tracer is not None:
+            self.tracer.begin()
         try:
             if inputs.carried:
                 self._process(merge_by_order(map(self._decode, inputs.carried)))
@@ -195,6 +241,8 @@ class Task:
                 self._process(rows)
                 positions = rows.positions
             self._process(inputs.decoded)
+            if self.tracer is not None:
+                self.here.order = tuple(self.here.order)  # what the clock triggers is not caused by the last record
             self._run_by_clock(clock)
             return self._end(version, positions)
         except BaseException:
@@ -209,10 +257,11 @@ class Task:
             raise
 
     def _run_partition(self, batches: Iterable[PartitionBatch]) -> None:
-        """Processes one partition of the log; where it only feeds a count, the records are counted in bulk."""
+        """Processes one partition of the log: in bulk if it only feeds a count, or a sink over stateless nodes."""
         for batch in join_batches(batches) if self._tallies else batches:
-            tally = self._find_inlet(batch.at.topic).tally
-            if tally is None or self._stream_punctuations.due != NEVER or not tally(batch):
+            inlet = self._find_inlet(batch.at.topic)
+            in_bulk = inlet.tally or inlet.relay
+            if in_bulk is None or self._stream_punctuations.due != NEVER or not in_bulk(batch):
                 self._process(self._decode(batch))
 
     def _decode_all(self, batches: Iterable[PartitionBatch]) -> Iterator[Decoded]:

@@ -26,7 +26,7 @@ from headrace.serde.schema_registry import (
     SchemaOptions,
     SubjectStrategy,
     Writer,
-    import_extra,
+    import_schemas,
     make_serde,
     writer_of,
 )
@@ -138,7 +138,7 @@ class AvroFormat:
         return writer_of(registered, self._encoder(parse_schema(registry, schema)))
 
     def _encoder(self, parsed: Any) -> Callable[[Any], bytes]:
-        write, to_plain, buffer = import_extra("fastavro").schemaless_writer, self._to_plain, BytesIO
+        write, to_plain, buffer = import_schemas("fastavro").schemaless_writer, self._to_plain, BytesIO
 
         def encode(value: Any) -> bytes:
             out = buffer()
@@ -155,7 +155,7 @@ class AvroFormat:
             wanted = parse_schema(registry, registry.schema(_as_object(self._reader), "AVRO", self._options.references))
         # Resolving a schema with itself gives the same, in twice the time.
         wanted = None if wanted == written else wanted
-        read, from_plain, buffer = import_extra("fastavro").schemaless_reader, self._from_plain, BytesIO
+        read, from_plain, buffer = import_schemas("fastavro").schemaless_reader, self._from_plain, BytesIO
 
         def decode(raw: bytes) -> Any:
             return read(buffer(raw[start:]), written, wanted)
@@ -169,8 +169,8 @@ class AvroFormat:
 
 def parse_schema(registry: Registry, schema: Any) -> Any:
     """The schema as fastavro has it, with those that it refers to."""
-    resolve = import_extra("confluent_kafka.schema_registry.avro")._resolve_named_schema  # noqa: SLF001 - it is in __all__
-    parse = import_extra("confluent_kafka.schema_registry.common.avro").parse_schema_with_repo
+    resolve = import_schemas("confluent_kafka.schema_registry.avro")._resolve_named_schema  # noqa: SLF001 - it is in __all__
+    parse = import_schemas("confluent_kafka.schema_registry.common.avro").parse_schema_with_repo
     try:
         return parse(_as_object(schema.schema_str), resolve(schema, registry.client))
     except Exception as error:

@@ -9,6 +9,7 @@
 from __future__ import annotations
 
 import struct
+from collections.abc import Callable
 from enum import IntEnum
 from typing import Any, NamedTuple, cast
 
@@ -184,6 +185,19 @@ def subscription_serde(primary_key: Serde) -> Serde:
 
     name = f"subscription_serde({primary_key.name})"
     return Serde(name, encode, decode, primary_key.immutable, (subscription_serde, (primary_key,)))
+
+
+def move_subscription(raw: bytes, partition_of: Callable[[bytes], int]) -> bytes:
+    r"""Returns an encoded subscription with another partition, by the bytes of its primary key.
+
+    >>> move_subscription(b'\r\x01#\x00\x00\x00\x02k', lambda key: 5)
+    b'\r\x01#\x00\x00\x00\x05k'
+    """
+    _, partition, start = _read_head(raw)
+    if partition is None:
+        return raw
+    key = raw[start:]
+    return raw[: start - _U32.size] + _U32.pack(partition_of(key)) + key
 
 
 def response_serde(value: Serde) -> Serde:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import is_dataclass
 from typing import Any, TypeVar, overload
 
@@ -37,9 +37,15 @@ def json_of(kind: Any) -> Serde[Any]:
         return Serde(name, _exactly(kind, _dump_model), kind.model_validate_json, recipe=(json_of, (kind,)))
     decode = msgspec.json.Decoder(kind).decode
     encode = msgspec.json.Encoder().encode
-    if _has_fields(kind):
-        encode = _exactly(kind, encode)
-    return Serde(name, encode, decode, immutable=never_changes(kind), recipe=(json_of, (kind,)))
+    immutable, recipe = never_changes(kind), (json_of, (kind,))
+    if not _has_fields(kind):
+        return Serde(name, encode, decode, immutable, recipe)
+    exactly = _exactly(kind, encode)
+
+    def encode_all(values: Iterator[Any], types: set[type]) -> list[bytes]:
+        return list(map(encode if types == {kind} else exactly, values))
+
+    return Serde(name, exactly, decode, immutable, recipe, encode_all=encode_all)
 
 
 def _dump_model(model: Any) -> bytes:

@@ -19,7 +19,7 @@ from headrace.serde.schema_registry import (
     SchemaOptions,
     SubjectStrategy,
     Writer,
-    import_extra,
+    import_schemas,
     make_serde,
     writer_of,
 )
@@ -144,8 +144,8 @@ class JsonSchemaFormat:
 
 
 def _validator(registry: Registry, schema: Any, name: str) -> Callable[[Any], None]:
-    resolve = import_extra("confluent_kafka.schema_registry.json_schema")._resolve_named_schema  # noqa: SLF001 - it is in __all__
-    jsonschema, parsed = import_extra("jsonschema"), json.loads(schema.schema_str)
+    resolve = import_schemas("confluent_kafka.schema_registry.json_schema")._resolve_named_schema  # noqa: SLF001 - it is in __all__
+    jsonschema, parsed = import_schemas("jsonschema"), json.loads(schema.schema_str)
     found = jsonschema.validators.validator_for(parsed)
     validate = found(parsed, registry=resolve(schema, registry.client)).validate
 

@@ -79,7 +79,7 @@ def _integers(name: str, layout: str) -> Serde[int]:
         except struct.error:
             raise _wrong_length(name, number.size, raw) from None
 
-    return Serde(name, encode, decode, immutable=True, recipe=(_integers, (name, layout)))
+    return Serde(name, encode, decode, immutable=True, recipe=(_integers, (name, layout)), exact=True)
 
 
 def _floats(name: str, layout: str) -> Serde[float]:
@@ -182,7 +182,7 @@ def _shown(raw: bytes) -> str:
 
 
 STRING: Serde[str] = Serde("STRING", encode_string, decode_string, immutable=True, total=True)
-BYTES: Serde[bytes] = Serde("BYTES", encode_bytes, bytes, immutable=True, total=True)
+BYTES: Serde[bytes] = Serde("BYTES", encode_bytes, bytes, immutable=True, total=True, exact=True)
 LONG: Serde[int] = _integers("LONG", ">q")
 INTEGER: Serde[int] = _integers("INTEGER", ">i")
 SHORT: Serde[int] = _integers("SHORT", ">h")

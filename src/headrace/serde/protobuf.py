@@ -13,7 +13,7 @@ from headrace.serde.schema_registry import (
     SchemaOptions,
     SubjectStrategy,
     Writer,
-    import_extra,
+    import_schemas,
     make_serde,
     writer_of,
 )
@@ -82,8 +82,8 @@ class ProtobufFormat:
 
     def writer(self, registry: Registry, subject_of: Callable[[str | None], str]) -> Writer:
         """The client registers the file and its imports while it serializes a message: here, an empty one."""
-        serializer = import_extra("confluent_kafka.schema_registry.protobuf").ProtobufSerializer
-        context = import_extra("confluent_kafka.serialization").SerializationContext("", "value")
+        serializer = import_schemas("confluent_kafka.schema_registry.protobuf").ProtobufSerializer
+        context = import_schemas("confluent_kafka.serialization").SerializationContext("", "value")
         message, found = self._message, list[Any]()
         subject = subject_of(message.DESCRIPTOR.full_name)
 
@@ -105,19 +105,25 @@ class ProtobufFormat:
             raise registry.explain(error, subject) from error
         (schema_id,) = found
         guid = None if schema_id.guid is None else schema_id.guid_to_bytes()
-        return Writer(schema_id.id_to_bytes(), guid, self._encode)
+        return Writer(schema_id.id_to_bytes(), guid, self._encoder())
 
-    def _encode(self, value: Any) -> bytes:
-        if type(value) is self._message:
-            return value.SerializeToString()
-        raise TypeError(f"{self.name} encodes a {self._message.__name__}, not {value!r} of type {type(value).__name__}")
+    def _encoder(self) -> Callable[[Any], bytes]:
+        message, serialize, name = self._message, self._message.SerializeToString, self.name
+
+        def encode(value: Any) -> bytes:
+            if type(value) is message:
+                return serialize(value)
+            raise TypeError(f"{name} encodes a {message.__name__}, not {value!r} of type {type(value).__name__}")
+
+        return encode
 
     def reader(self, load: LoadSchema, start: int) -> Callable[[bytes], Any]:
         """Fields have numbers, so that the schema that wrote a message is not needed to read it."""
         parse = self._message.FromString
 
         def parse_behind_indexes(raw: bytes) -> Any:
-            return parse(raw[6:] if raw[5:6] == b"\0" else raw[_skip_indexes(raw, start) :])
+            # A zero is short for the first message of the file; only the id is there in bytes that were cut off.
+            return parse(raw[6:] if len(raw) > 5 and not raw[5] else raw[_skip_indexes(raw, start) :])
 
         return parse_behind_indexes if start else parse
 
@@ -130,13 +136,13 @@ class AnyProtobufFormat:
     def writer(self, registry: Registry, subject_of: Callable[[str | None], str]) -> Writer:
         registered = registry.latest(subject_of(None), "serialized")
         message = _message_class(registry, registered.schema, [0])
-        parse_dict = import_extra("google.protobuf.json_format").ParseDict
+        parse_dict = import_schemas("google.protobuf.json_format").ParseDict
         prefix, guid, encode = writer_of(registered, lambda value: parse_dict(value, message()).SerializeToString())
         return Writer(prefix + b"\0", None if guid is None else guid + b"\0", encode)
 
     def reader(self, load: LoadSchema, start: int) -> Callable[[bytes], Any]:
         registry, schema = load("serialized")
-        to_dict = import_extra("google.protobuf.json_format").MessageToDict
+        to_dict = import_schemas("google.protobuf.json_format").MessageToDict
         parsers: dict[bytes, Callable[[bytes], Any]] = {}
 
         def decode(raw: bytes) -> Any:
@@ -152,8 +158,8 @@ class AnyProtobufFormat:
 
 def _message_class(registry: Registry, schema: Any, indexes: list[int]) -> Any:
     """The class of a message of a registered file; the client knows how to parse it and what it imports."""
-    any_class = import_extra("google.protobuf.wrappers_pb2").StringValue
-    parser = import_extra("confluent_kafka.schema_registry.protobuf").ProtobufDeserializer(
+    any_class = import_schemas("google.protobuf.wrappers_pb2").StringValue
+    parser = import_schemas("confluent_kafka.schema_registry.protobuf").ProtobufDeserializer(
         any_class, {}, registry.client
     )
     try:
@@ -161,7 +167,7 @@ def _message_class(registry: Registry, schema: Any, indexes: list[int]) -> Any:
         descriptor = parser._get_message_desc(pool, pool.FindFileByName(file.name), indexes)  # noqa: SLF001
     except Exception as error:
         raise registry.explain(error, None) from error
-    return import_extra("google.protobuf.message_factory").GetMessageClass(descriptor)
+    return import_schemas("google.protobuf.message_factory").GetMessageClass(descriptor)
 
 
 def _read_indexes(raw: bytes) -> list[int]:

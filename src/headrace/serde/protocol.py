@@ -8,7 +8,7 @@ topology is compiled. Other serdes stay as they are.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, is_dataclass
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
@@ -44,7 +44,9 @@ class Serde(Generic[T]):
     and as a value in flight at the same time. `recipe`, a function and its arguments, makes the serde again in another
     process, where closures and C objects cannot be sent; serdes of the same recipe are equal. `total` says
     that every byte string can be decoded, so a value that no function reads is not decoded at all. `bind` makes the
-    serde for a topic, if the bytes depend on it.
+    serde for a topic, if the bytes depend on it. `exact` says that bytes which can be decoded come back the same, and
+    that values cannot be changed in place. `encode_all` encodes many values, whose types it is told, more quickly than
+    `encode` one by one.
     """
 
     name: str
@@ -54,9 +56,12 @@ class Serde(Generic[T]):
     recipe: tuple[Callable[..., Serde[Any]], tuple[Any, ...]] | None = field(default=None, compare=False)
     total: bool = False
     bind: Callable[[SerdeContext], BoundSerde[T]] | None = None
+    exact: bool = False
+    encode_all: Callable[[Iterator[T], set[type]], list[bytes]] | None = field(default=None, compare=False)
 
     def __reduce__(self) -> tuple[Callable[..., Serde[Any]], tuple[Any, ...]]:
-        return self.recipe or (Serde, (self.name, self.encode, self.decode, self.immutable, None, self.total))
+        given = (self.name, self.encode, self.decode, self.immutable, None, self.total, None, self.exact)
+        return self.recipe or (Serde, given)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Serde) and self._identity() == other._identity()  # pyright: ignore[reportUnknownMemberType]
@@ -75,11 +80,13 @@ class Serde(Generic[T]):
 class BoundSerde(Serde[T]):
     """The serde of one topic. `encode` and `decode` have the schema's id in the bytes: in stores, too.
 
-    `register` makes sure that the registry has the schema. `decode_with_headers` also reads ids in headers, and
-    `encode_with_headers`, if it is not None, writes them there.
+    `register` makes sure that the registry has the schema. `decode_all` decodes many values, of which it also gets an
+    iterator; it is quicker than `decode` if one schema has written them. `decode_with_headers` also reads ids in
+    headers, and `encode_with_headers`, if it is not None, writes them there.
     """
 
     register: Callable[[], None]
+    decode_all: Callable[[Sequence[bytes], Iterator[bytes]], list[T]]
     decode_with_headers: Callable[[bytes, Headers], T]
     encode_with_headers: Callable[[T, Headers], tuple[bytes, Headers]] | None = None
 
@@ -127,6 +134,39 @@ def decode_part(serde: Serde[T], raw: bytes | None, headers: Headers) -> T | Non
     if raw is None:
         return None
     return serde.decode_with_headers(raw, headers) if isinstance(serde, BoundSerde) else serde.decode(raw)
+
+
+def decode_column(serde: Serde[T], raws: Sequence[bytes | None], taken: Iterator[bytes | None]) -> Sequence[T | None]:
+    """Decodes many keys or values; `taken` iterates over them.
+
+    >>> from headrace.serde import LONG
+    >>> raws = [bytes(8), None]
+    >>> decode_column(LONG, raws, iter(raws))
+    [0, None]
+    """
+    decode: Callable[[Any], T] = serde.decode
+    if decode is bytes:
+        return cast("Sequence[T | None]", raws)
+    if not all(raws):  # null or empty
+        return [None if raw is None else decode(raw) for raw in taken]
+    if isinstance(serde, BoundSerde):
+        return serde.decode_all(cast("Sequence[bytes]", raws), cast("Iterator[bytes]", taken))
+    return list(map(decode, taken))
+
+
+def encode_column(serde: Serde[T], values: Sequence[T | None], taken: Iterator[T | None]) -> Sequence[bytes | None]:
+    """Encodes many keys or values; `taken` iterates over them.
+
+    >>> from headrace.serde import LONG
+    >>> encode_column(LONG, [None], iter([None]))
+    [None]
+    """
+    encode: Callable[[Any], bytes] = serde.encode
+    types = set(map(type, values))
+    if NoneType in types:
+        return [None if value is None else encode(value) for value in taken]
+    given = cast("Iterator[T]", taken)
+    return list(map(encode, given)) if serde.encode_all is None else serde.encode_all(given, types)
 
 
 def serde_of(

@@ -55,8 +55,10 @@ SAME_INTERRUPT = 0.5  # seconds
 
 
 @contextmanager
-def ended_by_signals() -> Generator[threading.Event]:
+def ended_by_signals(on_signal: Callable[[], None] | None = None) -> Generator[threading.Event]:
     """Yields an event that SIGINT and SIGTERM set. Only in the main thread: Python handles no signals in others.
+
+    The first signal also calls `on_signal`.
 
     A second SIGINT ends the process at once. One that follows the first within half a second is taken for the same
     Ctrl-C, which some launchers pass on. A second SIGTERM changes nothing: `timeout` always sends two.
@@ -69,7 +71,10 @@ def ended_by_signals() -> Generator[threading.Event]:
             os.write(2, b"Interrupted again: ended at once. The next start continues with the last batch.\n")
             os._exit(128 + number)
         first = min(first, time.monotonic())
+        is_first = not over.is_set()
         over.set()
+        if is_first and on_signal is not None:
+            on_signal()
 
     main = threading.current_thread() is threading.main_thread()
     before = {number: signal.signal(number, end) for number in (signal.SIGINT, signal.SIGTERM)} if main else {}

@@ -1,4 +1,3 @@
-# pyright: basic
 """The Spark data source of the micro-batch trigger: it plans batches and runs the tasks of level 0.
 
     Reader.latestOffset ──▶ partitions: one per slot, with orders ──▶ read: runs level 0 ──▶ level_function, per level
@@ -15,7 +14,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
 
 from headrace.checkpoint.steps import RANGES_PLANNED, step
@@ -25,7 +23,7 @@ from headrace.spark import wire_format
 from headrace.spark.batch_planner import Planner, plan_orders, read_control, shortest_interval
 from headrace.spark.job import Job, load_job
 from headrace.spark.slot_runner import run_slot
-from headrace.spark.wire_format import make_record_batch, read_messages
+from headrace.spark.wire_format import RecordBatch, make_record_batch, read_messages
 
 
 class SlotPartition(InputPartition):
@@ -96,7 +94,8 @@ class Reader(DataSourceStreamReader):
             SlotPartition(self._job_path, slot, messages.get((0, slot), b""), [] if slot else deeper) for slot in slots
         ]
 
-    def read(self, partition: SlotPartition) -> Iterator[pa.RecordBatch]:
+    def read(self, partition: InputPartition) -> Iterator[RecordBatch]:
+        assert isinstance(partition, SlotPartition)  # noqa: S101 - of `partitions`
         rows = list(partition.deeper)
         if partition.orders:
             rows += run_slot(partition.job, partition.slot, partition.orders, [])
@@ -120,10 +119,10 @@ class Source(DataSource):
         return Reader(self.options["job"], self.options["control"])
 
 
-def level_function(job: str, level: int) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+def level_function(job: str, level: int) -> Callable[[Iterator[RecordBatch]], Iterator[RecordBatch]]:
     """Returns the function that runs the tasks of a level in one Spark partition. It passes on all other messages."""
 
-    def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def run(batches: Iterator[RecordBatch]) -> Iterator[RecordBatch]:
         passed: list[tuple[int, bytes]] = []
         orders: list[tuple[int, bytes]] = []
         rows: list[bytes] = []

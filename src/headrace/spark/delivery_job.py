@@ -1,4 +1,3 @@
-# pyright: basic
 """Delivers large batches in shares, by several processes at once: the driver alone would delay later batches.
 
     SharedDelivery (driver) ── ShareOrder ──▶ ShareWriter, one per share ── ShareDone ──▶ SharedDelivery
@@ -13,25 +12,33 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
+from typing import Any
 
-import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
 from headrace.checkpoint.delivery import read_share
 from headrace.checkpoint.files import read_blob
 from headrace.checkpoint.ledger import read_manifest
-from headrace.checkpoint.sink_delivery import PartWriter, SinkTarget, Written, find_sinks, read_sink_batch
+from headrace.checkpoint.sink_delivery import (
+    PartWriter,
+    ShareOut,
+    SinkTarget,
+    Written,
+    find_sinks,
+    read_sink_batch,
+)
 from headrace.checkpoint.steps import SHARE, SINK_WRITE, step
-from headrace.checkpoint.storage import open_storage
+from headrace.checkpoint.storage import Storage, open_storage
 from headrace.errors import StreamsError
 from headrace.log.open import open_log
 from headrace.log.protocol import Item, Log, Share, SupportsShares
-from headrace.model.sink import SinkContext
+from headrace.model.sink import SinkContext, SinkShare
 from headrace.spark import wire_format
 from headrace.spark.application_state import QueryStoppedError
 from headrace.spark.job import Job, decode_failure, encode_failure, find_file, load_job
+from headrace.spark.slot_messages import ShareDelivered
 from headrace.spark.slot_process import Handler, Message, SlotProcesses
-from headrace.spark.wire_format import make_record_batch
+from headrace.spark.wire_format import RecordBatch, make_record_batch
 
 PROCESSES: dict[str, SlotProcesses] = {}  # of this worker, by job
 
@@ -67,12 +74,15 @@ class SharedDelivery:
         self._producers = {message.share: message.producer for message in done}
         return sorted({topic for message in done for topic in message.topics})
 
-    def write_sink(self, sink: str, number: int, parts: Sequence[str]) -> Sequence[Written] | None:
-        """Writes the parts of a batch to a sink. Returns None if one process has to write them all."""
+    def write_sink(self, sink: str, number: int, parts: Sequence[str], share_out: ShareOut) -> Sequence[Written] | None:
+        """Writes the parts of a batch to a sink. Returns None if the driver has to write them."""
         shares = min(self._count(), len(parts))
-        if shares < 2:
+        given = share_out(shares)
+        if given is None:
             return None
-        orders = [wire_format.SinkOrder(sink, number, share, list(parts[share::shares])) for share in range(shares)]
+        orders = [
+            wire_format.SinkOrder(sink, number, share, list(parts[share::shares]), given) for share in range(shares)
+        ]
         messages = self._deliver_shares(number, orders)
         done = [message for message in messages if isinstance(message, wire_format.SinkDone)]
         return [Written(message.result, message.records, message.rejected) for message in done]
@@ -82,11 +92,21 @@ def deliver_by_job(session: SparkSession, path: str) -> DeliverShares:
     """Returns a function that delivers shares by a Spark job. `path` is the file of the `Job`."""
 
     def deliver(number: int, orders: Sequence[DeliveryOrder]) -> list[wire_format.Message | bytes]:
-        frame = session.range(0, len(orders), 1, len(orders))
-        delivered = frame.mapInArrow(share_function(path, orders), wire_format.SCHEMA)
+        frame: Any = session.range(0, len(orders), 1, len(orders))  # the types of mapInArrow are pyarrow's
+        delivered: DataFrame = frame.mapInArrow(share_function(path, orders), wire_format.SCHEMA)
         return collect_messages(delivered, f"deliver batch {number}")
 
     return deliver
+
+
+def read_share_answer(answer: ShareDelivered, number: int) -> wire_format.Message | bytes:
+    """Returns what a slot says about a share of batch `number` that it has delivered; raises if it could not."""
+    if answer.reason:
+        raise QueryStoppedError(f"share {answer.share} of batch {number} was not delivered: {answer.reason}")
+    message = wire_format.decode(answer.answer)
+    if isinstance(message, wire_format.Failed):
+        raise decode_failure(message)
+    return message
 
 
 def collect_messages(frame: DataFrame, doing: str) -> list[wire_format.Message | bytes]:
@@ -105,12 +125,13 @@ def collect_messages(frame: DataFrame, doing: str) -> list[wire_format.Message |
 
 def share_function(
     job: str, orders: Sequence[DeliveryOrder]
-) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+) -> Callable[[Iterator[RecordBatch]], Iterator[RecordBatch]]:
     """Returns the function that Spark runs on the numbers of shares: it delivers these shares."""
 
-    def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def run(batches: Iterator[RecordBatch]) -> Iterator[RecordBatch]:
         for batch in batches:
-            for share in batch.column(0).to_pylist():
+            shares: list[int] = batch.column(0).to_pylist()
+            for share in shares:
                 yield make_record_batch(deliver_share(job, share, wire_format.encode(orders[share])))
 
     return run
@@ -130,11 +151,14 @@ def make_handler(job: str) -> Handler:
 
 
 class ShareWriter:
-    """Delivers one share of each batch, to the log or to a sink; its clients stay connected between batches."""
+    """Delivers one share of each batch, to the log or to a sink; its clients stay connected between batches.
 
-    def __init__(self, job: Job) -> None:
-        self._job, self._storage = job, open_storage(job.checkpoint)
-        self._log = open_log(job.log, job.config.client_settings)
+    `storage` and `log` replace those that the addresses in the job open.
+    """
+
+    def __init__(self, job: Job, *, storage: Storage | None = None, log: Log | None = None) -> None:
+        self._job, self._storage = job, storage or open_storage(job.checkpoint)
+        self._log = log or open_log(job.log, job.config.client_settings)
         self._sinks: dict[str, tuple[SinkTarget, PartWriter]] = {}
 
     def handle(self, raw: bytes, _rows: Iterable[bytes]) -> list[Message]:
@@ -148,6 +172,13 @@ class ShareWriter:
             if error.retriable:
                 raise
             return [(0, wire_format.encode(encode_failure(error)))]
+        except Exception as error:
+            if isinstance(error, OSError) or not isinstance(order, wire_format.SinkOrder):
+                raise
+            # Any other error of a sink's writer stops the application, as it does in the driver.
+            failure = StreamsError(f"the sink {order.sink!r} has failed: {type(error).__name__}: {error}")
+            failure.__cause__ = error
+            return [(0, wire_format.encode(encode_failure(failure)))]
 
     def _deliver(self, order: wire_format.ShareOrder) -> wire_format.ShareDone:
         part = read_share(self._storage, order.number, order.share, order.shares)
@@ -159,7 +190,8 @@ class ShareWriter:
         target, writer = self._open_sink(order.sink)
         manifest, _ = read_manifest(self._storage, order.number)
         read = partial(read_blob, self._storage)
-        batch = read_sink_batch(target, order.number, manifest.outboxes, read, order.parts)
+        share = SinkShare(order.share, order.given)
+        batch = read_sink_batch(target, order.number, manifest.outboxes, read, order.parts, share)
         if not batch.parts:
             return wire_format.SinkDone(order.share, None, 0, 0)
         with step(SINK_WRITE, self._job.at_step):
@@ -171,7 +203,11 @@ class ShareWriter:
             job = self._job
             target = find_sinks(job.graph, job.config)[name]
             context = SinkContext(
-                application=job.application, sink=name, checkpoint=job.checkpoint_id, at_step=job.at_step
+                application=job.application,
+                sink=name,
+                checkpoint=job.checkpoint_id,
+                at_step=job.at_step,
+                storage=self._storage,
             )
             self._sinks[name] = target, PartWriter(target, context, self._log)
         return self._sinks[name]

@@ -1,4 +1,3 @@
-# pyright: basic
 """The description of an application: `Setup` as its user gives it, `Job` as it is planned and sent to the processes.
 
 `Application` makes a `Setup` of its arguments and settings. A run makes a `Job` of that, and every process that runs
@@ -19,18 +18,17 @@ import sys
 import sysconfig
 import time
 import traceback
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from functools import cached_property
 from hashlib import sha256
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from pyspark import SparkContext, SparkFiles, cloudpickle
-from pyspark.sql import SparkSession
-
+from headrace.checkpoint.backfill_checkpoint import Progress, ignore_progress
+from headrace.checkpoint.fingerprint import mark_old_values
 from headrace.checkpoint.ledger import Ledger
 from headrace.checkpoint.local_copies import LocalCopies
 from headrace.checkpoint.manifest import Changelog
@@ -39,12 +37,30 @@ from headrace.config import Config, parsing
 from headrace.config.settings import name_once
 from headrace.directories import state_directory, write_file
 from headrace.errors import ConfigError, StreamsError
+from headrace.extras import lazy_extra
 from headrace.hints import guess, snake_case
 from headrace.model.ids import TaskId, TopicPartition
+from headrace.spark.topics import SourceStart
 from headrace.spark.wire_format import Failed
 from headrace.topology.graph import Graph
 from headrace.topology.nodes import Process, Sink, Source, TableTransformValues
 from headrace.topology.subtopologies import Plan
+
+if TYPE_CHECKING:
+    from pyspark import SparkContext
+    from pyspark.sql import SparkSession
+
+pyspark = lazy_extra("pyspark", "spark")  # importing it takes a second, which a test of a topology need not spend
+cloudpickle = lazy_extra("pyspark.cloudpickle", "spark")
+
+
+class PartOfRun(NamedTuple):
+    """A run that fills stores of the application from history. Nothing that it writes reaches the log.
+
+    Its sub-topologies have the task counts of the application's.
+    """
+
+    tasks: Mapping[int, int]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,10 +76,23 @@ class Setup:
     at_step: AtStep = ignore_step
     spark: Any = None  # a SparkSession; without one Headrace makes its own
     master: str | None = None
+    backfill: bool = False  # whether new stores are filled from history
+    on_backfill: Callable[[Progress], None] = ignore_progress
+    starts: Mapping[str, SourceStart] = field(default_factory=dict[str, SourceStart])  # where new sources begin
+    part: PartOfRun | None = None  # if it fills stores of another run
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """The settings that were given, passwords and tokens included."""
+        places = {"application.id": self.application_id, "log": self.log, "checkpoint": self.checkpoint}
+        return {**self.config.changed, **places, "state.dir": self.state_dir}
 
 
 # The options of Application that are no settings, or are settings under a shorter name.
-EXPLICIT_OPTIONS = ("log", "checkpoint", "guarantee", "commit_interval", "trigger", "spark", "master", "config")
+EXPLICIT_OPTIONS = (
+    "log", "checkpoint", "guarantee", "commit_interval", "trigger", "spark", "master", "backfill", "starts", "config",
+)  # fmt: skip
+BACKFILL_STATE = "+backfill"  # behind the application id; no id has a plus sign
 
 
 def make_config(
@@ -181,11 +210,12 @@ class Job:
     stops: Mapping[TopicPartition, int] = field(default_factory=dict[TopicPartition, int])  # offsets where reading ends
     slots: int = 1  # Spark partitions of each level
     at_step: AtStep = ignore_step  # called at every step of a commit, in the process that takes it
+    is_backfill: bool = False  # it fills stores from history, beside the state of the application
 
     @property
     def local_state(self) -> Path:
         """The directory of the local copies of this application's state, on the host that asks."""
-        return state_directory(self.state) / self.application
+        return state_directory(self.state) / (self.application + BACKFILL_STATE * self.is_backfill)
 
     def reads(self, number: int, topic: str) -> bool:
         """True if a stage reads a topic of the log."""
@@ -213,7 +243,7 @@ class Job:
         slots = max(1, min(slots, sum(self.tasks.values())))
         topics, changelogs = dict(ledger.topics), dict(ledger.changelogs)
         known = replace(self, checkpoint_id=ledger.checkpoint, topics=topics, changelogs=changelogs, slots=slots)
-        return replace(known, stops=dict(ledger.stops))
+        return replace(known, stops=dict(ledger.stops), graph=mark_old_values(self.graph, ledger.fingerprint))
 
     @cached_property
     def _slots(self) -> dict[TaskId, int]:
@@ -240,10 +270,22 @@ class Job:
         """The topics that a stage writes to; none if a function or a dead letter may choose another topic."""
         sinks = [node for name in self.nodes_of(number) if isinstance(node := self.graph.nodes[name], Sink)]
         topics = [node.topic for node in sinks if isinstance(node.topic, str)]
-        if len(topics) < len(sinks) or self.config.errors_dead_letter_queue_topic_name is not None:
+        letters = self.config.errors_dead_letter_queue_topic_name, self.config.dropped_records_topic_name
+        if len(topics) < len(sinks) or any(letters):
             return []
         internal = self.graph.internal_topics
         return sorted({f"{self.application}-{topic}" if topic in internal else topic for topic in topics})
+
+    @property
+    def has_spark_sinks(self) -> bool:
+        """True if a sink runs Spark jobs (`to_spark`)."""
+        sinks = [node.target for node in self.graph.nodes.values() if isinstance(node, Sink) and node.target]
+        return any(sink.needs_spark for sink in sinks)
+
+    @property
+    def free_cores(self) -> int:
+        """How many cores the slots of the real-time trigger leave to other Spark jobs."""
+        return max(self.config.slots_free_cores, int(self.has_spark_sinks))
 
     @property
     def has_processors(self) -> bool:
@@ -293,7 +335,7 @@ def load_job(path: str) -> Job:
 def find_file(path: str) -> Path:
     """Returns where a file that `ship_job` copied is on this host."""
     there = Path(path)
-    return there if there.exists() else Path(SparkFiles.get(there.name))
+    return there if there.exists() else Path(pyspark.SparkFiles.get(there.name))
 
 
 def is_local(context: SparkContext) -> bool:

@@ -1,4 +1,3 @@
-# pyright: basic
 """Plans the job of an application: task counts, sub-topologies whose source topics have grown, and rescaling.
 
     planned = plan_job(setup, log, storage, topics)
@@ -14,12 +13,14 @@ import logging
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
+from contextlib import closing
 from typing import Any, NamedTuple
 
 from headrace.checkpoint.carry_over import find_migrations
-from headrace.checkpoint.changes import ChangePlan, align_fingerprint, plan_changes
+from headrace.checkpoint.change_plan import ChangePlan, align_fingerprint, plan_changes
 from headrace.checkpoint.coordinator import CommitHooks, Coordinator
 from headrace.checkpoint.fingerprint import Fingerprint, compute_fingerprint
+from headrace.checkpoint.ledger import Ledger
 from headrace.checkpoint.recovery import read_fingerprint, recover_ledger
 from headrace.checkpoint.rescale import Divider, Piece, Progress, Share, ignore_progress
 from headrace.checkpoint.sink_delivery import find_sinks
@@ -27,10 +28,22 @@ from headrace.checkpoint.storage import Storage, open_storage
 from headrace.errors import StreamsError, TopologyError
 from headrace.log.open import open_log
 from headrace.log.protocol import Log
+from headrace.model.ids import TopicPartition
 from headrace.runtime.partitioning import lay_out_state
+from headrace.spark.backfill import describe_history
 from headrace.spark.job import Job, Setup
 from headrace.spark.session import start_context
-from headrace.spark.topics import prepare_topics, topics_read
+from headrace.spark.topics import (
+    check_starts,
+    chosen_positions,
+    find_global_topics,
+    find_reset,
+    find_start,
+    first_positions,
+    prepare_topics,
+    topics_read,
+)
+from headrace.topology.ancestry import keep_ancestors
 from headrace.topology.subtopologies import (
     Plan,
     hold_counts,
@@ -77,9 +90,10 @@ def plan_job(
     for number, stage in stages.stages.items():
         matched = [known[topic] for topic in topics for p in stage.patterns if re.fullmatch(p, topic)]
         tasks[number] = max([tasks[number], *matched])
+    if setup.part is not None:
+        tasks |= setup.part.tasks
     fingerprint = compute_fingerprint(graph, stages, config, tasks=tasks, partitions=partitions, before=before)
-    grown_from = {shape.number: shape.grown_from for shape in fingerprint.groups if shape.grown_from}
-    routed = route_sources(stages, grown_from)
+    routed = route_sources(stages, fingerprint.routed)
     tasks |= {reader: tasks[number] for reader, number in routed.readers.items()}
     if stages.global_nodes:
         tasks[len(stages.stages)] = 1
@@ -93,8 +107,9 @@ def plan_job(
         log=setup.log,
         checkpoint=setup.checkpoint,
         state=setup.state_dir,
-        grown_from=grown_from,
+        grown_from=fingerprint.routed,
         at_step=setup.at_step,
+        is_backfill=setup.part is not None,
     )
     return PlannedJob(job, fingerprint, {topic: known[topic] for topic in topics})
 
@@ -138,28 +153,64 @@ def run_on_spark(
 
 
 # ------------------------------------------------------------------------------------------------------------ commands
-def read_change_plan(setup: Setup) -> ChangePlan:
+def read_change_plan(setup: Setup, *, migrates_all: bool = False) -> ChangePlan:
     """Compares the checkpoint of an application with its topology. Nothing is changed."""
     storage, log = open_storage(setup.checkpoint), open_log(setup.log, setup.config.client_settings)
     try:
         ledger = recover_ledger(storage, 1)
         if ledger.fingerprint is None:
             raise StreamsError(f"{storage.describe()} has no batch yet: there is nothing that could change")
-        planned = plan_job(setup, log, storage, topics_read(setup.graph, setup.application_id, log.topics()))
-        stages = plan(setup.graph).stages
+        topics = topics_read(setup.graph, setup.application_id, log.topics())
+        planned = plan_job(setup, log, storage, topics)
+        stages, partitions = plan(setup.graph).stages, planned.job.partitions
+
+        check_starts(setup.starts, topics, find_global_topics(setup.graph))
+        positions = {**find_first_positions(setup, log, topics, ledger), **ledger.positions}
+
+        def describe(store: str) -> str | None:
+            part = keep_ancestors(setup.graph, {store}, topics, partitions)
+            return describe_history(log, part, positions)
+
         return plan_changes(
             ledger,
             planned.fingerprint,
             migrations={store: m.before for store, m in find_migrations(setup.graph, setup.config).items()},
             refusals=lambda number: lay_out_state(setup.graph, stages[number], setup.config).refusals,
+            history=describe,
+            starts={topic: describe_start(setup, topic) for topic in topics},
+            migrates_all=migrates_all,
         )
     finally:
         log.close()
 
 
+def check_topics(setup: Setup) -> None:
+    """Raises the error of a start without state, if the topics in the log do not suit the topology."""
+    with closing(open_log(setup.log, setup.config.client_settings)) as log:
+        plan_job(setup, log, open_storage("memory:///"), topics_read(setup.graph, setup.application_id, log.topics()))
+
+
+def find_first_positions(setup: Setup, log: Log, topics: Collection[str], ledger: Ledger) -> dict[TopicPartition, int]:
+    """Returns where the application begins with topics that it has never read."""
+    new = set(topics) & log.topics().keys() - {at.topic for at in ledger.positions}
+    chosen = chosen_positions(log, setup.starts, log.extents(sorted(new - find_global_topics(setup.graph))))
+    return first_positions(log, setup.graph, setup.config, new) | chosen
+
+
+def describe_start(setup: Setup, topic: str) -> str:
+    """Says where a source begins that was never read."""
+    start = find_start(setup.starts, topic)
+    if start is not None:
+        return f"it begins at {start}, as --from says"
+    reset = find_reset(setup.graph, setup.config, topic)
+    return (
+        f"auto.offset.reset says where it begins: {f'{reset} ms before the start' if isinstance(reset, int) else reset}"
+    )
+
+
 def migrate_application(setup: Setup, on_progress: Callable[[Progress], None] = ignore_progress) -> ChangePlan:
-    """Carries out the changes that `read_change_plan` returns, without running the application."""
-    changes = read_change_plan(setup)
+    """Carries out the changes that `read_change_plan` returns, without running the application, with all values."""
+    changes = read_change_plan(setup, migrates_all=True)
     storage, log = open_storage(setup.checkpoint), open_log(setup.log, setup.config.client_settings)
     try:
         topics = prepare_topics(log, setup.graph, setup.config)
@@ -171,6 +222,7 @@ def migrate_application(setup: Setup, on_progress: Callable[[Progress], None] = 
             planned.fingerprint,
             topics={topic: log.topic(topic).id for topic in topics},
             migrations=find_migrations(setup.graph, setup.config),
+            migrates_all=True,
             divider=make_divider(
                 setup, lambda: start_context(setup.master, setup.config.num_stream_threads).result(), on_progress
             ),

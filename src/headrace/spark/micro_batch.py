@@ -1,4 +1,3 @@
-# pyright: basic
 """The micro-batch trigger: a job runs as one Structured Streaming query.
 
     source: planner and level 0 ──▶ shuffle by slot, level 1 ──▶ … ──▶ foreachBatch: commits the receipts
@@ -44,13 +43,15 @@ class MicroBatchQuery:
         self._folder = make_query_folder()
         self._control = self._folder / "control"
         self._changed, self._failed = threading.Condition(), None
-        self._paused, self._stopping, self._wanted = paused, False, False
+        self._paused, self._stopping, self._wanted, self._has_started = paused, False, False, False
         self._write_control(refresh=True)
         session = own_session(spark)
         self._job_path = ship_job(session, job, self._folder)
         self.shares = SharedDelivery(job, lambda: job.slots, deliver_by_job(session, self._job_path))
         session.dataSource.register(Source)
-        frame = session.readStream.format("headrace").options(job=self._job_path, control=str(self._control)).load()
+        frame: Any = (
+            session.readStream.format("headrace").options(job=self._job_path, control=str(self._control)).load()
+        )
         for level in range(1, len(job.plan.levels)):
             tasks = level_function(self._job_path, level)
             frame = frame.repartitionById(job.slots, frame["slot"]).mapInArrow(tasks, wire_format.SCHEMA)
@@ -108,6 +109,13 @@ class MicroBatchQuery:
         """Waits for a condition, which is checked now and after every batch; True if it holds."""
         with self._changed:
             return reached() or (self._changed.wait(timeout) and reached())
+
+    @property
+    def is_ready(self) -> bool:
+        """True once Spark has started the query. Afterwards Spark, which may be gone, is not asked again."""
+        if not self._has_started:
+            self._has_started = not self._query.status["message"].startswith("Initializing")
+        return self._has_started
 
     def observed(self) -> dict[str, Any]:
         """What a report says about the phases of batches."""

@@ -1,4 +1,3 @@
-# pyright: basic
 """The real-time trigger: batches run in slots that stay alive, and no Spark job is started for them.
 
     plan ─▶ orders to all slots ─▶ results of all slots ─▶ manifest ─▶ delivery, while the next batch runs
@@ -29,13 +28,14 @@ from headrace.model.clock import SystemClock
 from headrace.model.ids import TaskId
 from headrace.query.status import encode_slots
 from headrace.runtime.failures import Place
+from headrace.secrets import is_secret
 from headrace.spark import wire_format
 from headrace.spark.application_state import QueryStoppedError
 from headrace.spark.batch_attempt import BatchAttempt
 from headrace.spark.batch_commits import BatchCommits
 from headrace.spark.batch_planner import Control, Ends, Planner, plan_orders, shortest_interval
-from headrace.spark.delivery_job import DeliveryOrder, SharedDelivery
-from headrace.spark.job import Job, decode_failure, is_local, pickle_job
+from headrace.spark.delivery_job import DeliveryOrder, SharedDelivery, read_share_answer
+from headrace.spark.job import Job, is_local, pickle_job
 from headrace.spark.record_watch import KILLED
 from headrace.spark.session import find_slots
 from headrace.spark.slot import DriverAddress
@@ -78,10 +78,18 @@ class RealTimeEngine:
         self._changed = threading.Condition()
         self._failed: Exception | None = None
         self._is_stopping = self._is_cut = False
+        self.is_ready = False  # True once the slots are there
         self._attempt: BatchAttempt | None = None
         self._attempts = 0
         self._share_rounds = itertools.count(1)
         self._share_answers: dict[int, queue.SimpleQueue[ShareDelivered]] = {}  # by round
+        exposed = find_exposed_secrets(job.config.client_settings, is_cluster=not is_local(context))
+        if exposed and not encrypts_rpc(context):
+            _log.warning(
+                "%s go to the slots of the cluster unencrypted, as part of the application: set "
+                "spark.network.crypto.enabled, unless you trust the network between its hosts",
+                ", ".join(exposed),
+            )
         self._pool = SlotPool(
             context,
             job.application,
@@ -143,6 +151,7 @@ class RealTimeEngine:
                     continue
                 if self._pool.await_layout(self._job.all_tasks(), lambda: self._is_stopping) is None:
                     return
+                self.is_ready = True
                 began, control = time.perf_counter(), self._commits.control()
                 clock = SystemClock().now()
                 with planning():
@@ -171,7 +180,7 @@ class RealTimeEngine:
     def _run_batch(self, planner: Planner, control: Control, clock: int, ends: Sequence[Ends], began: float) -> None:
         """Runs the batch, in as many attempts as it takes, and commits it."""
         number, job = control.number + 1, self._job
-        losses, suspects = 0, dict[Place, str]()
+        losses, suspects, reason = 0, dict[Place, str](), ""
         for failures in range(1, MAX_ATTEMPTS + 1):
             with step(RANGES_PLANNED, job.at_step):
                 planner.mark_planned(control)
@@ -280,6 +289,8 @@ class RealTimeEngine:
         answers: queue.SimpleQueue[ShareDelivered],
     ) -> list[wire_format.Message | bytes]:
         slots = self._pool.await_slots()
+        if not slots:
+            raise QueryStoppedError(f"batch {number} was not delivered: the slots are being ended")
         asked = {order.share: slots[order.share % len(slots)] for order in orders}
         for order in orders:
             self._pool.send(asked[order.share], DeliverShare(share_round, wire_format.encode(order)))
@@ -291,12 +302,7 @@ class RealTimeEngine:
                 answer = answers.get(timeout=TICK)
             except queue.Empty:
                 continue
-            if answer.reason:
-                raise QueryStoppedError(f"share {answer.share} of batch {number} was not delivered: {answer.reason}")
-            message = wire_format.decode(answer.answer)
-            if isinstance(message, wire_format.Failed):
-                raise decode_failure(message)
-            found.append(message)
+            found.append(read_share_answer(answer, number))
             del asked[answer.share]
         return found
 
@@ -353,7 +359,7 @@ class RealTimeEngine:
 
     def _wanted_slots(self) -> int:
         config, tasks = self._job.config, len(self._job.all_tasks())
-        room = find_slots(self._context, config.slots_free_cores)
+        room = find_slots(self._context, self._job.free_cores)
         return max(1, min(self._scaled_to or config.num_stream_threads or room, room, tasks))
 
     def stop(self, timeout: float | None = None) -> bool:
@@ -402,6 +408,15 @@ def driver_address(context: SparkContext, job: Job) -> DriverAddress:
         encrypts_rpc(context),
         config.slot_ports,
     )
+
+
+def find_exposed_secrets(settings: Mapping[str, Any], *, is_cluster: bool) -> list[str]:
+    """Returns the settings with passwords and keys that leave this machine with the application.
+
+    >>> find_exposed_secrets({"sasl.password": "x", "sasl.mechanism": "PLAIN"}, is_cluster=True)
+    ['sasl.password']
+    """
+    return sorted(filter(is_secret, settings)) if is_cluster else []
 
 
 def encrypts_rpc(context: SparkContext) -> bool:

@@ -1,4 +1,3 @@
-# pyright: basic
 """One run of an application: it takes over the checkpoint, starts the engine of the trigger, and closes both.
 
 `Application` opens a `Run`, calls `look` regularly, and opens another run when topics have changed or after an error
@@ -8,11 +7,13 @@ that a new start can cure. Opening a run delivers the batches that are committed
 from __future__ import annotations
 
 import logging
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
+from headrace.checkpoint.backfill_checkpoint import discard_backfill
 from headrace.checkpoint.carry_over import find_migrations
 from headrace.checkpoint.compaction import CompactionPolicy
 from headrace.checkpoint.coordinator import CommitHooks, CommitOptions, Coordinator
@@ -20,7 +21,7 @@ from headrace.checkpoint.ledger import manifest_numbers
 from headrace.checkpoint.manifest import Changelog
 from headrace.checkpoint.recovery import read_positions
 from headrace.checkpoint.rescale import Progress
-from headrace.checkpoint.sink_delivery import Written, find_sinks
+from headrace.checkpoint.sink_delivery import ShareOut, Written, find_sinks
 from headrace.checkpoint.storage import Storage, open_storage
 from headrace.errors import (
     ConfigError,
@@ -31,20 +32,37 @@ from headrace.errors import (
     UnknownTopicError,
 )
 from headrace.log.open import open_log
-from headrace.log.protocol import Extent
+from headrace.log.protocol import Extent, HasBrokers, Log
 from headrace.model.ids import TaskId, TopicPartition
-from headrace.model.partitioner import partition_of
+from headrace.model.partitioner import KeyPartitioner
 from headrace.query.follower import Follower
-from headrace.runtime.serdes import register_schemas, serdes_of
+from headrace.runtime.partitioning import find_partition
+from headrace.runtime.serdes import register_schemas
 from headrace.spark.application_state import Heartbeat
+from headrace.spark.backfill import make_backfill
 from headrace.spark.changelogs import await_empty_group, find_changelogs, find_members
 from headrace.spark.job import Job, Setup
 from headrace.spark.job_planner import PlannedJob, make_divider, plan_job
 from headrace.spark.micro_batch import MicroBatchQuery
 from headrace.spark.real_time import RealTimeEngine
-from headrace.spark.session import check_context, explain_lost_jvm, find_slots, session_of, start_context
+from headrace.spark.session import (
+    check_context,
+    explain_lost_jvm,
+    find_slots,
+    has_free_core,
+    session_of,
+    start_context,
+)
 from headrace.spark.stats import ApplicationStats
-from headrace.spark.topics import await_ends, first_positions, prepare_topics, topics_read
+from headrace.spark.topics import (
+    await_ends,
+    check_starts,
+    chosen_positions,
+    find_global_topics,
+    first_positions,
+    prepare_topics,
+    topics_read,
+)
 
 _log = logging.getLogger(__name__)
 TOPIC_CHECK_INTERVAL = 1.0  # seconds between two checks for new, deleted or grown topics
@@ -62,6 +80,15 @@ def _log_progress(progress: Progress) -> None:
     )
 
 
+def check_cores(context: Any, job: Job, slots: int) -> None:
+    """Raises an error if slots would hold every core, and a sink runs Spark jobs: these would wait for ever."""
+    if job.config.processing_trigger == "real-time" and job.has_spark_sinks and not has_free_core(context, slots):
+        raise ConfigError(
+            f"to_spark runs Spark jobs, but the {slots} slots of the real-time trigger hold all cores that Spark has: "
+            "start Spark with one core more, or set trigger='micro-batch'"
+        )
+
+
 class Run:
     """A running application. It continues where the last run ended."""
 
@@ -72,8 +99,9 @@ class Run:
         *,
         paused: bool = False,
         describe: Callable[[], dict[str, Any]] = dict,
+        log: Log | None = None,
     ) -> None:
-        """`describe` returns what the heartbeat says beside the slots."""
+        """`describe` returns what the heartbeat says beside the slots. `log` is the one of the setup; it stays open."""
         self._setup, self._stats = setup, stats
         if (setup.config.schema_registry_url or "").startswith("mock://"):
             raise ConfigError(
@@ -84,23 +112,29 @@ class Run:
         starting = self._starting = start_context(setup.master, setup.config.num_stream_threads, given=setup.spark)
         self._check_log((starting.result().master if starting.done() else setup.master) or "local")
         self._engine: MicroBatchQuery | RealTimeEngine | None = None
+        self._has_engine = threading.Event()  # or it is known that there will be none
         self._delivered_positions: Mapping[TopicPartition, int] | None = None  # that the consumer group lacks
-        self._log = open_log(setup.log, setup.config.client_settings)
+        self._log = log or open_log(setup.log, setup.config.client_settings)
+        self._close_log = self._log.close if log is None else lambda: None
         try:
             job, self.coordinator = self._take_over()
+            if setup.part is None:
+                discard_backfill(setup.checkpoint)
         except BaseException:
-            self._log.close()
+            self._close_log()
             raise
         try:
             context = starting.result()
             check_context(context)
             self._check_log(context.master or "local")
+            slots = find_slots(context, job.free_cores)
+            check_cores(context, job, slots)
         except BaseException:
+            self._has_engine.set()
             self.coordinator.close()
-            self._log.close()
+            self._close_log()
             raise
         self._context = context
-        slots = find_slots(context, setup.config.slots_free_cores)
         self.job = job.with_checkpoint(self.coordinator.ledger, min(setup.config.num_stream_threads or slots, slots))
         self._topics_checked = time.monotonic()
         self._heartbeat = Heartbeat(self.coordinator.renew_lease)  # Spark may start more slowly than the lease lasts
@@ -110,17 +144,20 @@ class Run:
             if job.tasks and setup.config.processing_trigger == "real-time":
                 self._engine = RealTimeEngine(context, self.job, self.coordinator, stats, paused=paused)
                 describe_slots = self._engine.describe_slots
-                self.coordinator.describe_owner(lambda: {**describe_slots(), **self._describe_sinks(), **describe()})
+                self.coordinator.describe_owner(lambda: {**describe_slots(), **self._describe_state(), **describe()})
             elif job.tasks:
-                self.coordinator.describe_owner(lambda: {**self._describe_sinks(), **describe()})
+                self.coordinator.describe_owner(lambda: {**self._describe_state(), **describe()})
                 session = setup.spark or session_of(context)
                 self._engine = MicroBatchQuery(session, self.job, self.coordinator, stats, paused=paused)
+            self._has_engine.set()
         except BaseException:
             self.close()
             raise
 
     def _take_over(self) -> tuple[Job, Coordinator]:
         """Plans the job and opens its checkpoint. While another client deletes and creates topics, it tries again."""
+        if isinstance(self._log, HasBrokers):
+            self._log.check_brokers()
         storage, end = open_storage(self._setup.checkpoint), time.monotonic() + TOPICS_CHANGE
         while True:
             try:
@@ -168,9 +205,11 @@ class Run:
             migrations=find_migrations(setup.graph, setup.config),
             positions=self._first_positions(storage),
             divider=make_divider(setup, self._starting.result, _log_progress),
+            backfill=make_backfill(setup, planned, self.topics, Run) if setup.backfill else None,
             options=CommitOptions(
                 exactly_once=setup.config.processing_guarantee == "exactly_once",
                 share_bytes=setup.config.delivery_job_min_bytes,
+                keep=setup.config.checkpoint_keep_batches,
                 compaction=CompactionPolicy(max_deltas=setup.config.checkpoint_max_deltas),
                 sink_backlog=setup.config.sink_backlog_max_batches,
                 sink_backoff_ms=setup.config.sink_retry_backoff_max_ms,
@@ -191,10 +230,17 @@ class Run:
         New partitions of a topic that is read already begin at their first record, whatever the reset policy says:
         records have gone there since the topic has them.
         """
-        positions = first_positions(self._log, self._setup.graph, self._setup.config, self.topics)
-        read = {at.topic for at in read_positions(storage)}
-        grown = {at: extent.earliest for at, extent in self._used_extents().items() if at.topic in read}
-        return {at: offset for at, offset in (positions | grown).items() if self._is_used(at)}
+        setup = self._setup
+        positions = first_positions(self._log, setup.graph, setup.config, self.topics)
+        of_globals = find_global_topics(setup.graph)
+        check_starts(setup.starts, self.topics, of_globals)
+        extents, read = self._used_extents(), {at.topic for at in read_positions(storage)}
+        for topic in sorted(setup.starts.keys() & read):
+            _log.warning("%s has a position already, and is read on from there: --from is for new sources", topic)
+        new = {at: extent for at, extent in extents.items() if at.topic not in read and at.topic not in of_globals}
+        chosen = chosen_positions(self._log, setup.starts, new)
+        grown = {at: extent.earliest for at, extent in extents.items() if at.topic in read}
+        return {at: offset for at, offset in (positions | chosen | grown).items() if self._is_used(at)}
 
     def _is_used(self, at: TopicPartition) -> bool:
         """False for a partition that is not read yet, because topics that its topic is joined with lack it."""
@@ -222,13 +268,16 @@ class Run:
         """Delivers a batch in shares. Catch-up at start is delivered by the driver, because no slot is running yet."""
         return None if self._engine is None else self._engine.shares.deliver(self._log, number)
 
-    def _write_in_slots(self, sink: str, number: int, parts: Sequence[str]) -> Sequence[Written] | None:
-        """Has slots write the parts of a batch for a sink; None if none is running yet."""
-        return None if self._engine is None else self._engine.shares.write_sink(sink, number, parts)
+    def _write_in_slots(
+        self, sink: str, number: int, parts: Sequence[str], share_out: ShareOut
+    ) -> Sequence[Written] | None:
+        """Has slots write the parts of a batch for a sink, as soon as they run; None if there are none."""
+        self._has_engine.wait()
+        return None if self._engine is None else self._engine.shares.write_sink(sink, number, parts, share_out)
 
-    def _describe_sinks(self) -> dict[str, Any]:
-        """What `headrace status` shows of the sinks."""
-        return {"sinks": [report._asdict() for report in self.coordinator.sinks.reports()]}
+    def _describe_state(self) -> dict[str, Any]:
+        """What `headrace status` shows of the sinks, and whether a batch can run."""
+        return {"sinks": [report._asdict() for report in self.coordinator.sinks.reports()], "ready": self.is_ready}
 
     def _session(self) -> Any:
         return self._setup.spark or session_of(self._starting.result())
@@ -263,7 +312,7 @@ class Run:
         try:
             topics = self._log.topics()
         except LogUnavailableError as error:  # whether the run can go on without the log is for its batches to say
-            _log.warning("the topics were not checked: %s", error)
+            _log.info("the topics were not checked: %s", error)  # that brokers are away, their clients say
             return True
         read = topics_read(self._setup.graph, self._setup.application_id, topics)
         return {name: (topics[name].partitions, topics[name].id) for name in read & topics.keys()} == self._known
@@ -296,23 +345,32 @@ class Run:
         storage = open_storage(setup.checkpoint)
         return Follower(storage, setup.graph, setup.config, latest=lambda: coordinator.ledger.number)
 
-    def task_of(self, store: str, key: Any) -> TaskId:
+    def task_of(self, store: str, key: Any, partitioner: KeyPartitioner[Any] | None) -> TaskId:
         """Returns the task that holds a key of a store."""
-        tasks = [task for task in self.job.all_tasks() if store in self.job.stores_of(task.subtopology)]
+        job = self.job
+        tasks = [task for task in job.all_tasks() if store in job.stores_of(task.subtopology)]
         if not tasks:
-            raise UnknownStoreError(store, sorted(self.job.graph.stores))
-        encode = serdes_of(self._setup.config).of_store(self.job.graph.stores[store])[0].encode
-        return tasks[(partition_of(encode(key), len(tasks)) or 0)]
+            raise UnknownStoreError(store, sorted(job.graph.stores))
+        if len(tasks) == 1:  # that of a global store, or of a topic with one partition
+            return tasks[0]
+        stage = job.plan.stages[tasks[0].subtopology]
+        return tasks[find_partition(job.graph, stage, job.config, key, len(tasks), partitioner)]
 
     def observed(self) -> dict[str, Any]:
         """Returns what is known of the run beyond its checkpoint: delivered batches, ends of the log, phases, stats."""
         return {
+            "ready": self.is_ready,
             "delivered": self.coordinator.delivered,
             "sinks": self.coordinator.sinks.reports(),
             "ends": self._ends(),
             **({} if self._engine is None else self._engine.observed()),
             **self._stats.observed(),
         }
+
+    @property
+    def is_ready(self) -> bool:
+        """True if a batch can run: Spark has started what runs it."""
+        return self._engine is None or self._engine.is_ready
 
     def wait(self, reached: Callable[[], bool], timeout: float) -> bool:
         return reached() if self._engine is None else self._engine.wait(reached, timeout)
@@ -337,22 +395,23 @@ class Run:
             self._engine.look()
 
     # ------------------------------------------------------------------------------------------------------- its end
-    def close(self, timeout: float | None = None) -> bool:
-        """Closes the run after the running batch is committed and delivered.
+    def close(self, timeout: float | None = None, error: str | None = None) -> bool:
+        """Closes the run after the running batch is committed and delivered. `error` is why, for others to read.
 
         After `timeout` seconds the batch or its delivery is cut off, and the method returns False: the next start runs
         the batch again, or delivers it.
         """
         self._is_closing = True
+        self._has_engine.set()
         self.coordinator.sinks.stop_waiting()
         end = None if timeout is None else time.monotonic() + timeout
         is_ended = self._engine is None or self._engine.stop(timeout)
         self._heartbeat.stop()
         try:
-            is_delivered = self.coordinator.close(None if end is None else max(0.0, end - time.monotonic()))
+            is_delivered = self.coordinator.close(None if end is None else max(0.0, end - time.monotonic()), error)
             return is_ended and is_delivered
         finally:
             if self._engine is not None:
                 self._engine.clear()
             self._commit_group_offsets()
-            self._log.close()
+            self._close_log()

@@ -1,13 +1,9 @@
-"""The Java that Spark runs on.
-
-Spark sessions: the one that Headrace makes if it is given none, and the one that a query runs in.
-"""
+"""Spark sessions: the one that Headrace makes if it is given none, and the one that a query runs in."""
 
 from __future__ import annotations
 
 import os
 import re
-import shutil
 import signal
 import subprocess
 import sys
@@ -16,7 +12,7 @@ from collections.abc import Generator, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple, Protocol
+from typing import Any, BinaryIO, Protocol
 from uuid import UUID
 
 from py4j.protocol import Py4JNetworkError  # pyright: ignore[reportMissingTypeStubs]
@@ -26,72 +22,8 @@ from pyspark.sql import SparkSession
 
 from headrace.errors import ConfigError, StreamsError
 from headrace.spark.application_state import make_socket_folder
+from headrace.spark.class_archive import archive_options
 from headrace.spark.slot_process import LONGEST_PATH
-
-OLDEST = 17
-_RELEASE = Path("/etc/os-release")
-
-
-class Java(NamedTuple):
-    """What was found, in words, and what is to be done if it will not do."""
-
-    shown: str
-    trouble: str | None = None
-    remedy: str = ""
-
-
-def check_java() -> None:
-    """Says what to do where Spark would end with a stack trace."""
-    java = find_java()
-    if java.trouble is not None:
-        raise ConfigError(f"Spark needs Java {OLDEST} or newer, but {java.trouble}: {java.remedy}")
-
-
-def find_java() -> Java:
-    """The one that Spark would start: of JAVA_HOME, else the first on the path."""
-    home = os.environ.get("JAVA_HOME")
-    command = str(Path(home, "bin", "java")) if home else shutil.which("java")
-    if command is None or not Path(command).exists():
-        where = f" in JAVA_HOME, {home}" if home else ""
-        return Java(f"none{where}", f"there is none{where}", install_java())
-    try:
-        told = subprocess.run([command, "-version"], capture_output=True, text=True, timeout=30, check=False)  # noqa: S603
-    except (OSError, subprocess.TimeoutExpired) as error:
-        return Java(f"{command} does not answer: {error}", f"{command} does not answer", install_java())
-    number = re.search(r'version "(?:1\.)?(\d+)[^"]*"', told.stderr)
-    if number is None:
-        return Java(f"{command} does not say its version", f"{command} does not say its version", install_java())
-    shown = f"{number[0].removeprefix('version ')[1:-1]}, {command}"
-    if int(number[1]) < OLDEST:
-        hint = "; and let JAVA_HOME name it, or unset it" if home else ""
-        return Java(f"{shown}: too old", f"{command} is Java {number[1]}", install_java() + hint)
-    return Java(shown)
-
-
-def install_java(system: str = sys.platform, release: str | None = None) -> str:
-    """The command that installs Java.
-
-    >>> install_java("darwin"), install_java("linux", "ID=fedora")
-    ('brew install openjdk@17', 'dnf install -y java-21-openjdk-headless')
-    """
-    if system == "darwin":
-        return "brew install openjdk@17"
-    if system == "win32":
-        return "winget install EclipseAdoptium.Temurin.17.JRE"
-    text = (_RELEASE.read_text() if _RELEASE.exists() else "") if release is None else release
-    families = {word for line in re.findall(r'^ID(?:_LIKE)?="?([^"\n]*)', text, re.MULTILINE) for word in line.split()}
-    if families & {"fedora", "rhel", "centos"}:
-        return "dnf install -y java-21-openjdk-headless"
-    if families & {"alpine"}:
-        return "apk add openjdk17-jre-headless"
-    if families & {"arch"}:
-        return "pacman -S --noconfirm jre17-openjdk-headless"
-    if families & {"suse", "opensuse"}:
-        return "zypper install -y java-17-openjdk-headless"
-    newest = re.search(r'^VERSION_ID="?(\d+)', text, re.MULTILINE)
-    is_new = "ID=debian" in text and newest is not None and int(newest[1]) >= 13  # has no 17 any more
-    return f"apt-get install -y openjdk-{21 if is_new else 17}-jre-headless"
-
 
 MANAGER = "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
 ATTEMPTS = 4  # at a task; the same on a cluster
@@ -104,11 +36,11 @@ UNIX_SOCKETS = "spark.python.unix.domain.socket.enabled"
 LOGGING = Path(__file__).with_name("log4j2.properties")
 
 # Our JVM only coordinates: its compiler and its collector must not compete with the work.
+JAVA_OPTIONS = f"-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Dlog4j2.configurationFile={LOGGING}"
 SETTINGS = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
     "spark.speculation": "false",
-    "spark.driver.extraJavaOptions": f"-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Dlog4j2.configurationFile={LOGGING}",
 }
 # With adaptive execution the shuffle stages would run before the batch is ours to commit.
 OF_THE_QUERY = {
@@ -143,12 +75,17 @@ def session_of(context: SparkContext) -> SparkSession:
 
 
 def start_context(
-    master: str | None = None, slots: int | None = None, *, given: SparkSession | None = None, verbose: bool = False
+    master: str | None = None,
+    slots: int | None = None,
+    *,
+    given: SparkSession | None = None,
+    verbose: bool = False,
+    java_options: str | None = None,
 ) -> Future[SparkContext]:
     """Returns the context of `given`, or of this process, or begins to create one: a JVM takes seconds to start.
 
     It is created on `master`, else on the cluster that `spark-submit` was given, else on this machine, where it has so
-    many slots, or one for each core.
+    many slots, or one for each core. `java_options` replace those that make a JVM start faster.
     """
     if given is None and _starting and not _starting[-1].done():
         return _starting[-1]  # of an application that could not start for another reason meanwhile
@@ -160,7 +97,7 @@ def start_context(
     if found is not None:
         started.set_result(found)
         return started
-    check_java()
+    faster = archive_options() if java_options is None else java_options
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     # Workers on this machine find the modules that the driver finds.
     os.environ["PYTHONPATH"] = os.pathsep.join(dict.fromkeys(path or str(Path.cwd()) for path in sys.path))
@@ -169,6 +106,7 @@ def start_context(
     give = conf.set if submitted is None else conf.setIfMissing
     for name, value in SETTINGS.items():
         give(name, value)
+    give("spark.driver.extraJavaOptions", f"{JAVA_OPTIONS} {faster}")
     master = master or submitted
     local = re.fullmatch(r"local(?:\[(\d+|\*)(?:,(\d+))?\])?", master or f"local[{slots or '*'}]")
     if local is None:
@@ -381,6 +319,16 @@ def find_slots(spark: SparkContext, free_cores: int) -> int:
     made_for = conf.get(SLOTS)
     if made_for is not None:
         return int(made_for)
+    return max(1, _count_executor_cores(context) - free_cores)
+
+
+def has_free_core(spark: SparkContext, slots: int) -> bool:
+    """True if Spark has a core more than so many slots."""
+    return spark.getConf().get(SLOTS) is not None or _count_executor_cores(spark) > slots
+
+
+def _count_executor_cores(context: Any) -> int:
+    conf = context.getConf()
     executors = context._jsc.sc().statusStore().executorList(True)  # noqa: SLF001
     found = [executors.apply(index) for index in range(executors.size())]
     is_local = ONE_PROCESS.match(context.master) is not None
@@ -388,8 +336,8 @@ def find_slots(spark: SparkContext, free_cores: int) -> int:
     most = conf.get("spark.dynamicAllocation.maxExecutors")
     if most is not None and conf.get("spark.dynamicAllocation.enabled", "false") == "true":
         of_each = int(conf.get("spark.executor.cores") or max(cores, default=1))
-        return max(1, int(most) * of_each - free_cores)
-    return max(1, sum(cores) - free_cores)
+        return int(most) * of_each
+    return sum(cores)
 
 
 def _context_of(spark: SparkSession) -> SparkContext:

@@ -1,4 +1,3 @@
-# pyright: basic
 """A slot: a process that runs tasks from batch to batch, inside a Spark task that does not end.
 
 The driver submits a Spark job with one task for every slot (`slot_pool`). That task makes a `Slot`, which connects to
@@ -64,7 +63,7 @@ from headrace.spark.slot_messages import (
     decode_for_slot,
     encode_message,
 )
-from headrace.spark.slot_process import outlive_sigterm
+from headrace.spark.slot_process import outlive_sigterm, prepare_log
 from headrace.spark.slot_runner import SlotRunner, limit_calls
 from headrace.spark.standbys import LocalStateKeeper
 from headrace.spark.transport import Connection, Endpoint, Frame, port_range
@@ -74,6 +73,9 @@ MAX_FRAME_BYTES = 4 << 20  # of rows in one frame, so that a receiver need not h
 UNREACHABLE = 2.0  # seconds to connect to another slot
 CANNOT_START = "a slot cannot start"  # begins the error of a Spark job whose slot did not reach the driver
 WILDCARDS = ("0.0.0.0", "::")  # noqa: S104 - these are not addresses that another host could connect to
+
+
+ForMainThread = Start | CheckPeers | Layout | Committed | RunBatch | DeliverShare | Stop
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +103,7 @@ def slot_function(driver: DriverAddress) -> Any:
 
 def _serve_partition(driver: DriverAddress, slots: Iterable[int]) -> Iterator[int]:
     outlive_sigterm()
+    prepare_log()
     for number in slots:
         try:
             slot = Slot(driver, number)
@@ -120,7 +123,7 @@ class Slot:
 
     def __init__(self, driver: DriverAddress, number: int) -> None:
         self._number, self._registration, self._job_digest = number, 0, driver.job
-        self._inbox: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        self._inbox: queue.SimpleQueue[ForMainThread] = queue.SimpleQueue()
         self._arrived = threading.Condition()
         self._exchange = Exchange(MAX_ROWS_IN_MEMORY, partial(tempfile.TemporaryFile, prefix="headrace-rows-"))
         self._peers: dict[int, Peer] = {}

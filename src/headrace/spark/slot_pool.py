@@ -1,4 +1,3 @@
-# pyright: basic
 """The driver's side of the slots: submits their Spark jobs, registers them, and talks to them.
 
 A slot is a Spark job of its own, with one task. One job for all slots would fix their number, and Spark counts the

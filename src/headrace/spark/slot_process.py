@@ -42,6 +42,8 @@ import msgspec
 
 from headrace.directories import create_directory, open_file, temporary_directory, write_file
 from headrace.errors import StreamsError
+from headrace.log.client_log import leave_to_driver
+from headrace.secrets import log_to_stderr
 from headrace.spark.application_state import is_alive
 
 Message = tuple[int, bytes]  # the slot that receives it, and its bytes
@@ -194,6 +196,7 @@ def _watch(file: Path, daemon: int, folder: Path) -> None:
 
 
 def _serve(listener: socket.socket, make: Callable[[], Handler]) -> None:
+    prepare_log()
     handle: Handler | None = None
     while True:
         connection, _ = listener.accept()
@@ -232,6 +235,12 @@ def _receive_exactly(connection: socket.socket, size: int) -> bytearray:
             raise EOFError
         done += count
     return body
+
+
+def prepare_log() -> None:
+    """Gives the log lines of this process times and levels, and leaves what is said about clusters to the driver."""
+    log_to_stderr()
+    leave_to_driver()
 
 
 # ------------------------------------------------------------------------------------------------- the end of a worker

@@ -32,6 +32,8 @@ from headrace.errors import StreamsError
 from headrace.log.open import open_log
 from headrace.log.protocol import Log
 from headrace.model.ids import TaskId, TopicPartition
+from headrace.model.threads import SYSTEM_THREADS, Threads
+from headrace.runtime.environment import Result
 from headrace.runtime.failures import Place
 from headrace.runtime.partitioning import lay_out_state, route_records
 from headrace.runtime.rows import Input, Inputs, PartitionBatch, read_batches
@@ -92,12 +94,18 @@ class SlotRunner:
     """
 
     def __init__(
-        self, job: Job, copies: LocalCopies | None = None, *, storage: Storage | None = None, log: Log | None = None
+        self,
+        job: Job,
+        copies: LocalCopies | None = None,
+        *,
+        storage: Storage | None = None,
+        log: Log | None = None,
+        threads: Threads = SYSTEM_THREADS,
     ) -> None:
         self.job, self.storage = job, storage or open_storage(job.checkpoint)
         self.log = log or open_log(job.log, job.config.client_settings)
         self.copies = copies or LocalCopies(job.local_state, job.checkpoint_id, locks=False)
-        self.standbys = Standbys(self.storage, self.copies)
+        self.standbys, self._seconds = Standbys(self.storage, self.copies, threads), threads.seconds
         self._mine: frozenset[TaskId] = frozenset()  # the tasks of this slot
         self._tasks: dict[TaskId, Task] = {}
         self._counts: dict[str, int] = {}
@@ -138,10 +146,10 @@ class SlotRunner:
             self.copies.release(task_id)
         self.standbys.take(self._mine)
         self.standbys.assign(following)
-        end = time.monotonic() + HANDOVER
+        end = self._seconds() + HANDOVER
         for task_id in sorted(self._mine):
             others = len(set(standbys.get(task_id, ())) & set(here) - {slot})
-            self.copies.open(task_id, others=others, patience=end - time.monotonic())
+            self.copies.open(task_id, others=others, patience=end - self._seconds())
 
     def _slot_of(self, task: TaskId) -> int:
         return self.job.slot_of(task) if self.places is None else self.places[task]
@@ -189,12 +197,12 @@ class SlotRunner:
             yield from self._read_and_route(orders, order, receipt)
             return
         self._global_stores.advance(orders)
-        task = self._task(task_id, base, orders)
+        task = self.open_task(task_id, base, orders)
         consumed: dict[str, int] = {}
-        carried_here = list(self._carried(task_id, orders.number)) if order.carried else []
+        carried_here = list(self.read_carried(task_id, orders.number)) if order.carried else []
         received: list[PartitionBatch] = []
         for chunk in chunks:
-            some = decode_rows(chunk.packed)
+            some = self.read_rows(chunk)
             consumed[chunk.attempt] = consumed.get(chunk.attempt, 0) + sum(map(len, some))
             received += some
         inner = [batch for batch in (*carried_here, *received) if job.route(batch.at.topic) is not None]
@@ -203,8 +211,9 @@ class SlotRunner:
         with self._running(task_id):
             if base is None and job.changelogs:
                 fill_stores(task, job, self.log)
-            inputs = Inputs(dict(map(self._input, order.ranges)), received, carried_here)
+            inputs = Inputs(dict(map(self.read_input, order.ranges)), received, carried_here)
             result = task.run(inputs, clock=orders.clock, version=receipt.version)
+        self.on_result(task, receipt, result)
         sent, carried, outbox = self._router.route(result, task_id)
         yield from self._send(sent, receipt)
         receipt = replace(
@@ -224,7 +233,7 @@ class SlotRunner:
             task.state.everything() if order.whole else result.delta,
             outbox,
             carried,
-            self._partitions,
+            self.partitions_of,
             inline=job.config.receipt_max_bytes,
             packed=self.log.stores_chunks,
             at_step=job.at_step,
@@ -250,7 +259,7 @@ class SlotRunner:
         """Runs the task of a reader: it sends the records that it reads to the tasks that have their keys."""
         job, stage, sent = self.job, self.job.plan.readers[order.stage], dict[TaskId, list[PartitionBatch]]()
         with step(TASK_RUN, job.at_step):
-            for at, given in map(self._input, order.ranges):
+            for at, given in map(self.read_input, order.ranges):
                 for batch in given.batches:
                     for partition, part in route_records(batch, self._chooser(stage, at), at.partition).items():
                         sent.setdefault(TaskId(stage, partition), []).append(part)
@@ -268,7 +277,7 @@ class SlotRunner:
             Delta(receipt.version, ()),
             [],
             {},
-            self._partitions,
+            self.partitions_of,
             inline=job.config.receipt_max_bytes,
             at_step=job.at_step,
         )
@@ -291,7 +300,7 @@ class SlotRunner:
             del self._tasks[task_id]  # its memory has changes of the failed attempt
             raise
 
-    def _task(self, task_id: TaskId, base: Version | None, orders: wire_format.Orders) -> Task:
+    def open_task(self, task_id: TaskId, base: Version | None, orders: wire_format.Orders) -> Task:
         """Returns the task, with its state restored to the version `base`."""
         job = self.job
         engines = self.copies.open(task_id)
@@ -308,23 +317,37 @@ class SlotRunner:
         watch = None if self.watch.report is None else self.watch
         if task is None or restored.how != READY or task.state.version != base or (watch and not task.is_watched):
             nodes = job.nodes_of(task_id.subtopology)
-            environment = TaskEnvironment(
-                job.config, self._global_stores.stores, self._partitions, combines=True, watch=watch
-            )
+            environment = self.make_environment(watch)
             self._tasks[task_id] = Task(task_id, job.graph, nodes, restored.engine, environment, clock=orders.clock)
         return self._tasks[task_id]
 
-    def _carried(self, task_id: TaskId, number: int) -> Iterator[PartitionBatch]:
+    # What follows is overridden by `batch_replay`, which runs a batch again in the driver.
+    def read_carried(self, task_id: TaskId, number: int) -> Iterator[PartitionBatch]:
+        """Reads the rows that batch `number` - 1 left for a task."""
         for carried in read_ledger(self.storage, number - 1).carried_to(task_id):
             yield from decode_rows(read_blob(self.storage, carried.blob, f"rows that wait for task {task_id}"))
 
-    def _input(self, range_: wire_format.Range) -> tuple[TopicPartition, Input]:
+    def read_rows(self, chunk: wire_format.Rows) -> list[PartitionBatch]:
+        """Decodes rows of another task."""
+        return decode_rows(chunk.packed)
+
+    def make_environment(self, watch: RecordWatch | None) -> TaskEnvironment:
+        stores = self._global_stores.stores
+        return TaskEnvironment(self.job.config, stores, self.partitions_of, combines=True, watch=watch)
+
+    def make_global_environment(self) -> TaskEnvironment:
+        return TaskEnvironment(self.job.config, {})
+
+    def on_result(self, task: Task, receipt: Receipt, result: Result) -> None:
+        """Is called when a task has run."""
+
+    def read_input(self, range_: wire_format.Range) -> tuple[TopicPartition, Input]:
         """Reads a range of the log, and counts what is read."""
         at = TopicPartition(range_.topic, range_.partition)
         chunks = self._stats.observe_chunks(at, read_range(self.log, self.job, range_))
         return at, Input(read_batches(at, chunks), range_.end, range_.more)
 
-    def _partitions(self, topic: str) -> int | None:
+    def partitions_of(self, topic: str) -> int | None:
         count = self._counts.get(topic)
         if count is not None:
             return count
@@ -346,7 +369,7 @@ class GlobalStores:
         self._task: Task | None = None
         job = runner.job
         if job.plan.global_nodes:
-            environment = TaskEnvironment(job.config, {})
+            environment = runner.make_global_environment()
             task_id = TaskId(job.global_stage, 0)
             self._task = Task(task_id, job.graph, job.plan.global_nodes, self._engines.open(), environment, clock=0)
             self.stores = dict(self._task.state.stores)

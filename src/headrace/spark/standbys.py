@@ -11,7 +11,6 @@ When a task moves to a slot that has its standby, `take` stops following it, and
 from __future__ import annotations
 
 import logging
-import threading
 import time
 from collections.abc import Callable, Iterable
 
@@ -22,6 +21,7 @@ from headrace.checkpoint.restore import READY, restore
 from headrace.checkpoint.storage import Storage
 from headrace.errors import CheckpointCorruptedError, CheckpointMismatchError, StreamsError
 from headrace.model.ids import TaskId
+from headrace.model.threads import SYSTEM_THREADS, Threads
 
 _log = logging.getLogger(__name__)
 PACE = 0.5  # seconds from one look at the checkpoint to the next: one commit to a standby then spans several batches
@@ -31,10 +31,10 @@ CLEANING = 60.0  # seconds between two looks for copies that are not used any mo
 class Standbys:
     """The standbys of one slot. `assign` and `take` are called by its main thread, `follow` by another one."""
 
-    def __init__(self, storage: Storage, copies: LocalCopies) -> None:
+    def __init__(self, storage: Storage, copies: LocalCopies, threads: Threads = SYSTEM_THREADS) -> None:
         self._storage, self._copies = storage, copies
         self._ledger = Ledger()
-        self._changed = threading.Condition()
+        self._changed = threads.condition()
         self._tasks: frozenset[TaskId] = frozenset()
         self._dropped: set[TaskId] = set()  # standbys whose copies are still held
         self._current: TaskId | None = None  # that `follow` works on
@@ -136,14 +136,18 @@ class LocalStateKeeper:
     """The thread that follows the standbys of a slot, and removes copies that are not used any more."""
 
     def __init__(
-        self, standbys: Standbys, copies: LocalCopies, delay: float, report: Callable[[dict[TaskId, int]], None]
+        self,
+        standbys: Standbys,
+        copies: LocalCopies,
+        delay: float,
+        report: Callable[[dict[TaskId, int]], None],
+        threads: Threads = SYSTEM_THREADS,
     ) -> None:
         self._standbys, self._copies, self._delay, self._report = standbys, copies, delay, report
-        self._changed = threading.Condition()
+        self._seconds, self._changed = threads.seconds, threads.condition()
         self._committed = -1
         self._is_due = self._is_over = False
-        self._thread = threading.Thread(target=self._run, name="headrace local state", daemon=True)
-        self._thread.start()
+        self._thread = threads.start("headrace local state", self._run)
 
     def commit(self, number: int) -> None:
         """A batch was committed, or other standbys were assigned: they are brought to that batch."""
@@ -159,10 +163,10 @@ class LocalStateKeeper:
         self._thread.join()
 
     def _run(self) -> None:
-        clean_at = time.monotonic() + self._cleaning
+        clean_at = self._seconds() + self._cleaning
         while True:
             with self._changed:
-                self._changed.wait_for(lambda: self._is_over or self._is_due, max(0.0, clean_at - time.monotonic()))
+                self._changed.wait_for(lambda: self._is_over or self._is_due, max(0.0, clean_at - self._seconds()))
                 # The next batches come along, and slots that were assigned tasks claim their copies first.
                 if self._changed.wait_for(lambda: self._is_over, PACE):
                     return
@@ -171,8 +175,8 @@ class LocalStateKeeper:
                 numbers = self._standbys.follow(number)
                 if numbers:
                     self._report(numbers)
-            if time.monotonic() >= clean_at:
-                clean_at = time.monotonic() + self._cleaning
+            if self._seconds() >= clean_at:
+                clean_at = self._seconds() + self._cleaning
                 self._clean()
 
     @property

@@ -251,6 +251,7 @@ class ApplicationStats:
                 "sent": +self._sent,
                 "dropped": {task: dict(reasons) for task, reasons in self._dropped.items()},
                 "dead_letters": dead,
+                "dead_letter_topic": self._dead_letters,
                 "stream_times": dict(self._stream_times),
                 "restored": dict(self._restored),
                 "restored_entries": self._restored_entries,

@@ -1,17 +1,20 @@
 """The topics of an application: which it reads, creating them, and the positions at which it begins to read.
 
-A position comes from the checkpoint if it has one, otherwise from the consumer group, otherwise from the reset policy
-(`auto.offset.reset`, or that of the source).
+A position comes from the checkpoint if it has one, otherwise from where the user lets a new source begin
+(`SourceStart`), otherwise from the consumer group, otherwise from the reset policy (`auto.offset.reset`, or that of the
+source).
 """
 
 from __future__ import annotations
 
 import re
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
+from datetime import UTC, datetime, timedelta
+from typing import Literal, NamedTuple
 
-from headrace.config import Config
-from headrace.errors import StreamsError
+from headrace.config import Config, parsing
+from headrace.errors import ConfigError, StreamsError
 from headrace.log.protocol import Extent, Log
 from headrace.model.clock import SystemClock
 from headrace.model.ids import TopicPartition
@@ -90,6 +93,101 @@ def find_reset(graph: Graph, config: Config, topic: str) -> str | int:
         if reads and source.offset_reset is not None:
             return source.offset_reset
     return config.auto_offset_reset
+
+
+# ------------------------------------------------------------------------------------------------ starts of new sources
+ALL_SOURCES = ""  # instead of a topic: every new source that is not named
+
+
+class SourceStart(NamedTuple):
+    """Where a source begins that was never read. `number` is an offset, a time in ms, or so many ms before now."""
+
+    kind: Literal["earliest", "latest", "offset", "time", "ago"]
+    number: int = 0
+
+    def __str__(self) -> str:
+        match self.kind:
+            case "offset":
+                return f"offset {self.number}"
+            case "time":
+                return datetime.fromtimestamp(self.number / 1000, UTC).isoformat(timespec="milliseconds")
+            case "ago":
+                return f"{timedelta(milliseconds=self.number)} before the start"
+            case _:
+                return self.kind
+
+
+def parse_start(given: str | int | datetime | timedelta) -> SourceStart:
+    """Parses where a source begins: earliest, latest, an offset, a date and time, or a duration before now.
+
+    A time without a zone is UTC.
+
+    >>> parse_start("latest").kind, parse_start("PT1H")
+    ('latest', SourceStart(kind='ago', number=3600000))
+    >>> parse_start("1970-01-01T00:00:01")
+    SourceStart(kind='time', number=1000)
+    """
+    text = str(given)
+    if isinstance(given, timedelta):
+        return SourceStart("ago", given // timedelta(milliseconds=1))
+    if text in ("earliest", "latest"):
+        return SourceStart(text)
+    if re.fullmatch(r"\d+", text):
+        return SourceStart("offset", int(text))
+    duration = parsing.iso_duration(text)
+    if duration is not None:
+        return SourceStart("ago", duration)
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        raise ValueError(
+            f"a source begins at earliest, latest, an offset, YYYY-MM-DDTHH:MM:SS.sss, or PnDTnHnMnS before now, not "
+            f"at {text!r}"
+        ) from None
+    moment = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+    return SourceStart("time", round(moment.timestamp() * 1000))
+
+
+def check_starts(starts: Mapping[str, SourceStart], topics: Collection[str], of_globals: Collection[str]) -> None:
+    """Raises an error for starts of topics that the application does not read, or that always begin at the first."""
+    for topic in sorted(starts.keys() - {ALL_SOURCES}):
+        if topic not in topics:
+            listed = ", ".join(sorted(set(topics) - set(of_globals)))
+            raise ConfigError(f"--from says where {topic} begins, but the application reads {listed}")
+        if topic in of_globals:
+            raise ConfigError(f"--from says where {topic} begins, but it fills a global table: that is read as a whole")
+
+
+def find_start(starts: Mapping[str, SourceStart], topic: str) -> SourceStart | None:
+    return starts.get(topic, starts.get(ALL_SOURCES))
+
+
+def chosen_positions(
+    log: Log, starts: Mapping[str, SourceStart], extents: Mapping[TopicPartition, Extent]
+) -> dict[TopicPartition, int]:
+    """Returns where to begin with partitions whose start the user has chosen, within what the log has."""
+    now = SystemClock().now()
+    chosen = {at: start for at in extents if (start := find_start(starts, at.topic)) is not None}
+    times = {at: start.number for at, start in chosen.items() if start.kind == "time"}
+    times |= {at: now - start.number for at, start in chosen.items() if start.kind == "ago"}
+    since = log.offsets_for_times(times) if times else {}
+    found: dict[TopicPartition, int] = {}
+    for at, start in chosen.items():
+        extent = extents[at]
+        if start.kind == "earliest":
+            wanted = extent.earliest
+        elif start.kind == "offset":
+            wanted = start.number
+        else:
+            wanted = since.get(at)
+        found[at] = extent.end if wanted is None else min(max(wanted, extent.earliest), extent.end)
+    return found
+
+
+def find_global_topics(graph: Graph) -> set[str]:
+    """Returns the topics that fill global tables."""
+    sources = (graph.nodes[name] for name in graph.global_stores.values())
+    return {topic for source in sources if isinstance(source, Source) for topic in source.topics}
 
 
 def await_ends(log: Log, read: Mapping[TopicPartition, tuple[int, str]], ids: Mapping[str, str]) -> None:

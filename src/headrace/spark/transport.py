@@ -34,7 +34,8 @@ from contextlib import suppress
 from hashlib import sha256
 from typing import Any
 
-from headrace.errors import ConfigError
+from headrace.errors import MissingExtraError
+from headrace.extras import import_extra
 
 _log = logging.getLogger(__name__)
 _LENGTH = struct.Struct(">Q")
@@ -68,13 +69,12 @@ class _Cipher:
 
 def _make_aes(key: bytes) -> Any:
     try:
-        from cryptography.hazmat.primitives.ciphers.aead import AESGCM  # noqa: PLC0415 - only encryption needs it
-    except ImportError as error:
-        raise ConfigError(
-            "Spark encrypts its connections, so the driver and the slots have to encrypt theirs, which needs the "
-            "package cryptography: pip install 'headrace[encryption]' on all hosts"
-        ) from error
-    return AESGCM(key)
+        return import_extra("cryptography.hazmat.primitives.ciphers.aead", "encryption").AESGCM(key)
+    except MissingExtraError as error:
+        error.add_note(
+            "Spark encrypts its connections, so the driver and the slots have to encrypt theirs, on all hosts."
+        )
+        raise
 
 
 class TrafficCounter:

@@ -1,4 +1,3 @@
-# pyright: basic
 """The messages between the driver, slots and levels, and how they travel through Spark.
 
     message     | kind u8 | MessagePack |
@@ -12,15 +11,17 @@ processes of a run have the same version, so the format may change between versi
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import cache
 from typing import Any, NamedTuple
 
 import msgspec
-import pyarrow as pa
 
 from headrace.errors import StreamsError
+from headrace.extras import lazy_extra
 from headrace.model.record import Sample
 
 SCHEMA = "slot int, message binary"
+RecordBatch = Any  # of pyarrow, which has no types
 
 
 class Range(NamedTuple):
@@ -119,12 +120,16 @@ class ShareDone(NamedTuple):
 
 
 class SinkOrder(NamedTuple):
-    """Parts of a batch that a process writes to a sink. `share` says which of the processes it is."""
+    """Parts of a batch that a process writes to a sink. `share` says which of the processes it is.
+
+    `given` is what the sink's writer in the driver has returned for all of them.
+    """
 
     sink: str
     number: int
     share: int
     parts: list[str]
+    given: Any
 
 
 class SinkDone(NamedTuple):
@@ -214,18 +219,24 @@ def split_results(
     return by_slot, others
 
 
-ARROW_SCHEMA = pa.schema([("slot", pa.int32()), ("message", pa.binary())])
+_arrow = lazy_extra("pyarrow", "spark")
 
 
-def make_record_batch(rows: Sequence[tuple[int, bytes]]) -> pa.RecordBatch:
+@cache
+def arrow_schema() -> Any:
+    """Returns the schema of the Arrow batches that carry messages."""
+    return _arrow.schema([("slot", _arrow.int32()), ("message", _arrow.binary())])
+
+
+def make_record_batch(rows: Sequence[tuple[int, bytes]]) -> RecordBatch:
     """Makes the Arrow batch in which Spark takes messages."""
     slots, messages = [slot for slot, _ in rows], [message for _, message in rows]
-    return pa.RecordBatch.from_arrays(
-        [pa.array(slots, pa.int32()), pa.array(messages, pa.binary())], schema=ARROW_SCHEMA
+    return _arrow.RecordBatch.from_arrays(
+        [_arrow.array(slots, _arrow.int32()), _arrow.array(messages, _arrow.binary())], schema=arrow_schema()
     )
 
 
-def read_messages(batches: Iterator[pa.RecordBatch]) -> Iterator[tuple[int, bytes]]:
+def read_messages(batches: Iterator[RecordBatch]) -> Iterator[tuple[int, bytes]]:
     """Yields the slots and messages of Arrow batches."""
     for batch in batches:
         yield from zip(batch.column(0).to_pylist(), batch.column(1).to_pylist(), strict=True)

@@ -15,6 +15,7 @@ from headrace.serde.internal import Subscription, subscription_serde
 from headrace.serde.protocol import Serde
 from headrace.state.keys import encode_subscription, subscription_prefix, successor
 from headrace.state.protocols import checked_pair, refuse_null_key
+from headrace.state.rendering import render_entries
 from headrace.state.table import Table
 from headrace.state.values import Cell
 
@@ -49,6 +50,12 @@ class _ByKey(ABC):
             refuse_null_key(self.name, "prefix_scan")
         low = (serde.encode if serde else self.key_bytes)(prefix)
         return self._decoded(self.table.scan(low, successor(low)))
+
+    def __repr__(self) -> str:
+        return f"<store {self.name}>"
+
+    def _repr_html_(self) -> str:
+        return render_entries(f"store {self.name}", self.all())
 
     def all(self) -> Iterator[tuple[Any, Any]]:
         return self._decoded(self.table.scan())

@@ -1,4 +1,8 @@
-"""Migration of stored values from one form to another, under the layouts of `values`.
+"""Migration of stored values from one form to another, under the layouts of `values`: when they are read, or all.
+
+A stored value does not say which form it has. So while a store has old values, a second table lists the keys whose
+values are new: `NAME/new`, and `NAME/past new` for the past of versioned stores. A value is new once it was written
+since the change. `headrace state migrate` migrates the rest, and deletes the lists.
 
 key-value, window    | value |  or  | timestamp | value |        versioned   | timestamp | value |, in the past
 session              | value |                                               | valid to | 1 | value |
@@ -7,11 +11,12 @@ LRU                  | number of the use | value |
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from headrace.errors import SerializationError
 from headrace.serde.protocol import Serde
+from headrace.state.engine import Engine
 from headrace.state.spec import KeyValueKind, Kind, LruKind, SessionKind, StoreSpec, VersionedKind, WindowKind
 from headrace.state.values import NUMBER, NUMBER_AND_FLAG
 
@@ -49,7 +54,7 @@ def _migrate(store: str, raw: bytes, old: Serde[Any], new: Serde[Any], function:
         return new.encode(function(old.decode(raw)))
     except Exception as error:
         raise SerializationError(
-            f"a value of store {store} cannot be migrated from {old.name} to {new.name}: {error}. Nothing was changed; "
+            f"a value of store {store} cannot be migrated from {old.name} to {new.name}: {error}. It is not changed; "
             "mend the function in migrate="
         ) from error
 
@@ -59,7 +64,7 @@ def _value_start(kind: Kind, table: str, raw: bytes) -> int | None:
     match kind, table:
         case VersionedKind(), "past":
             return NUMBER_AND_FLAG.size if NUMBER_AND_FLAG.unpack_from(raw)[1] else None
-        case _, "past" | "times":
+        case _, "past" | "times" | "new" | "past new":
             return None
         case KeyValueKind(timestamped=True) | WindowKind(timestamped=True) | VersionedKind() | LruKind(), _:
             return NUMBER.size
@@ -67,3 +72,50 @@ def _value_start(kind: Kind, table: str, raw: bytes) -> int | None:
             return 0
         case _:
             return None
+
+
+# -------------------------------------------------------------------------------------------------------- when read
+IS_NEW = b"\x01"  # the value of a key in a list of new values
+
+
+def list_of_new(table: str, store: str) -> str:
+    """The name of the table that lists which values of a table are new.
+
+    >>> list_of_new("visits", "visits"), list_of_new("visits/past", "visits")
+    ('visits/new', 'visits/past new')
+    """
+    return f"{table}/new" if table == store else f"{table} new"
+
+
+class MigratingReader:
+    """Reads a table with old values: it migrates those that are not listed as new.
+
+    `prefix` is that of the table, `listed` that of the list.
+    """
+
+    def __init__(self, engine: Engine, prefix: bytes, listed: bytes, migrate: Callable[[bytes], bytes]) -> None:
+        self._engine, self._prefix, self._listed, self._migrate = engine, prefix, listed, migrate
+        self.prefix = listed  # as a holder of changes
+
+    def get(self, key: bytes) -> bytes | None:
+        raw = self._engine.get(key)
+        return raw if raw is None or self._is_new(key) else self._migrate(raw)
+
+    def scan(self, low: bytes, high: bytes | None, *, reverse: bool = False) -> Iterator[tuple[bytes, bytes]]:
+        for key, raw in self._engine.scan(low, high, reverse=reverse):
+            yield key, raw if self._is_new(key) else self._migrate(raw)
+
+    def _is_new(self, key: bytes) -> bool:
+        return self._engine.get(self._listed + key[len(self._prefix) :]) is not None
+
+    # ------------------------------------------------------------------------------ the list, as a holder of changes
+    def list_changes(self, changes: Sequence[tuple[bytes, bytes | None]]) -> list[tuple[bytes, bytes | None]]:
+        """Returns the changes of the list that belong to those of the table: what is written is new."""
+        found: list[tuple[bytes, bytes | None]] = []
+        for key, value in changes:
+            if (value is not None) != self._is_new(key):
+                found.append((self._listed + key[len(self._prefix) :], None if value is None else IS_NEW))
+        return found
+
+    def settle(self, _changes: object) -> None:
+        """Nothing to do: the list is read from the engine."""

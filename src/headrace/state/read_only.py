@@ -24,6 +24,7 @@ from headrace.model.partitioner import partition_of
 from headrace.model.windows import Windowed
 from headrace.state import protocols
 from headrace.state.key_value import RecentlyUsed
+from headrace.state.rendering import render_entries
 from headrace.state.spec import KeyValueKind, Kind, LruKind, SessionKind, StoreSpec, VersionedKind, WindowKind
 from headrace.state.versioned import Versions
 
@@ -56,6 +57,11 @@ class StoreView:
 
     def __repr__(self) -> str:
         return f"<store {self.name}, read only>"
+
+    def _repr_html_(self) -> str:
+        is_versioned = isinstance(self._spec.kind, VersionedKind)
+        entries = self.read_all("latest" if is_versioned else "all")
+        return render_entries(f"store {self.name}{', the latest versions' if is_versioned else ''}", entries)
 
     def __getattr__(self, method: str) -> NoReturn:
         methods = ", ".join(name for name in sorted(vars(type(self))) if not name.startswith("_"))

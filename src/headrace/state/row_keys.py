@@ -12,6 +12,7 @@ A task that is divided hands each row to the task that has its key. The tables o
     versioned          NAME         | key |                               all of it
                        NAME/past    | escaped key | valid from |          before the time
                        NAME/times   | time | key |                        after the time
+    a value table T    T/new, T new   as T                                as T, see `migration`
     subscriptions      NAME         | length | foreign key | primary key  the foreign key
     buffers            NAME         see `buffer`                          `key_of` of each buffer
 """
@@ -22,6 +23,7 @@ from collections.abc import Callable
 
 from headrace.state.buffer import GraceBuffer, SuppressBuffer, UnmatchedBuffer
 from headrace.state.keys import LENGTH, decode_by_end, decode_by_time, decode_duplicate, decode_session, decode_window
+from headrace.state.migration import list_of_new
 from headrace.state.spec import (
     BufferKind,
     KeyValueKind,
@@ -46,19 +48,25 @@ def tables_of(name: str, kind: Kind, buffer: Buffer | None = None) -> dict[str, 
     """
     match kind:
         case KeyValueKind() | LruKind():
-            return {name: _whole}
+            return _with_lists(name, {name: _whole})
         case WindowKind(retain_duplicates=duplicates):
-            return {name: _of_duplicate if duplicates else _of_window, f"{name}/times": _after_time}
+            return _with_lists(name, {name: _of_duplicate if duplicates else _of_window, f"{name}/times": _after_time})
         case SessionKind():
-            return {name: _of_session, f"{name}/times": _after_end}
+            return _with_lists(name, {name: _of_session, f"{name}/times": _after_end})
         case VersionedKind():
-            return {name: _whole, f"{name}/past": _of_window, f"{name}/times": _after_time}
+            return _with_lists(name, {name: _whole, f"{name}/past": _of_window, f"{name}/times": _after_time})
         case SubscriptionKind():
             return {name: _of_subscription}
         case BufferKind():
             if buffer is None:
                 raise ValueError(f"the layout of the buffer {name!r} is not known")
             return {name: buffer.key_of}
+
+
+def _with_lists(store: str, tables: dict[str, KeyOf]) -> dict[str, KeyOf]:
+    """Adds the tables that list which values are new (`migration`): they have the keys of their tables."""
+    lists = {list_of_new(name, store): key_of for name, key_of in tables.items() if name in (store, f"{store}/past")}
+    return tables | lists
 
 
 def _whole(place: bytes) -> bytes:

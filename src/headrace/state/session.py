@@ -18,6 +18,7 @@ from headrace.state.keys import (
     windows_between,
 )
 from headrace.state.protocols import refuse_null_key
+from headrace.state.rendering import render_entries
 from headrace.state.spec import SessionKind
 from headrace.state.table import Table
 
@@ -96,6 +97,12 @@ class Sessions:
 
     def backward_fetch(self, key: Any) -> Iterator[tuple[Windowed, Any]]:
         return self._find("backward_fetch", key, 0, LAST, reverse=True)
+
+    def __repr__(self) -> str:
+        return f"<store {self.name}>"
+
+    def _repr_html_(self) -> str:
+        return render_entries(f"store {self.name}", self.all())
 
     def all(self) -> Iterator[tuple[Windowed, Any]]:
         """All sessions, by key, then end, then start."""

@@ -103,8 +103,10 @@ class StoreSpec(Generic[Store_co]):
     logging: bool = True
     caching: bool = False
     by_key: bool = False  # of a processor's store: the task of a row is that of its key
+    record_key: Callable[[Any], Any] | None = None  # from a key of the store to that of the records; None: the same
     migrate: Callable[[Any], Any] | None = None
     migrate_from: Serde[Any] | None = None
+    has_old_values: bool = False  # the checkpoint may have values of `migrate_from`: they are migrated when read
 
     def memory(self) -> Self:
         """The same store in memory, not on disk."""
@@ -118,19 +120,23 @@ class StoreSpec(Generic[Store_co]):
         """The same store with a cache that holds its updates until a batch ends."""
         return replace(self, caching=True)
 
-    def partitioned_by_key(self) -> Self:
-        """The same store, declared to have only keys of the records that its task reads.
+    def partitioned_by_key(self, record_key: Callable[[Any], Any] | None = None) -> Self:
+        """The same store, declared to have only keys that belong to the records that its task reads.
 
-        Then the state can be divided among another number of tasks, by the hash of the keys. Stores of the DSL need no
-        declaration: their keys are those of the records.
+        Then the state can be divided among another number of tasks, by the hash of the keys. `record_key` makes the key
+        of a record of a key of the store; without it both are the same. Stores of the DSL need no declaration: their
+        keys are those of the records.
 
         >>> Stores.key_value("totals").partitioned_by_key().by_key
         True
+        >>> spec = Stores.key_value("daily-totals").partitioned_by_key(lambda key: key.partition("/")[0])
+        >>> spec.record_key("ada/2026-11-17")
+        'ada'
         """
-        return replace(self, by_key=True)
+        return replace(self, by_key=True, record_key=record_key)
 
     def migrated_from(self, serde: Serde[Any], function: Callable[[Any], Any]) -> Self:
-        """The same store; if a checkpoint holds values of the given serde, the next start migrates all of them."""
+        """The same store; values of the given serde that a checkpoint holds are migrated when they are read."""
         return replace(self, migrate=function, migrate_from=serde)
 
 

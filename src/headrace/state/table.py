@@ -5,10 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 from operator import gt, lt
-from typing import Any
+from typing import Any, Literal, Protocol
 
-from headrace.state.engine import Engine, OrderedKeys, ordered_keys
+from headrace.state.engine import OrderedKeys, ordered_keys
 from headrace.state.keys import successor
+
+
+class Reader(Protocol):
+    """What a table needs of an engine."""
+
+    def get(self, key: bytes) -> bytes | None: ...
+    def scan(self, low: bytes, high: bytes | None, *, reverse: bool = False) -> Iterator[tuple[bytes, bytes]]: ...
+
 
 UNKNOWN: Any = object()
 NOTHING: Any = object()
@@ -37,7 +45,7 @@ class Table:
     def __init__(
         self,
         prefix: bytes,
-        engine: Engine,
+        engine: Reader,
         encode: Callable[[Any], bytes],
         decode: Callable[[bytes], Any],
         *,
@@ -61,6 +69,40 @@ class Table:
         self.put_kept = self._changed.__setitem__
         self.has_recent = share or hold  # whether `recent` knows every value that this batch has put
         self.recent = self._changed.get if self.has_recent else nothing_at_hand
+
+    def observe(self, seen: Callable[[Literal["read", "write"], bytes, Any], None]) -> None:
+        """Calls a function at every read and write from now on. Stores and operators must not be open on it yet."""
+        get, put, put_kept, recent, scan = self.get, self.put, self.put_kept, self.recent, self.scan
+
+        def observed_get(key: bytes) -> Any:
+            value = get(key)
+            seen("read", key, value)
+            return value
+
+        def observed_put(key: bytes, value: Any) -> None:
+            put(key, value)
+            seen("write", key, value)
+
+        def observed_put_kept(key: bytes, value: Any) -> None:
+            put_kept(key, value)
+            seen("write", key, self.decode(value) if isinstance(value, bytes) and not self.share else value)
+
+        def observed_recent(key: bytes, default: Any) -> Any:
+            value = recent(key, UNKNOWN)
+            if value is UNKNOWN:
+                return default
+            seen("read", key, value)
+            return value
+
+        def observed_scan(
+            low: bytes = b"", high: bytes | None = None, *, reverse: bool = False
+        ) -> Iterator[tuple[bytes, Any]]:
+            for key, value in scan(low, high, reverse=reverse):
+                seen("read", key, value)
+                yield key, value
+
+        self.get, self.put, self.put_kept, self.recent = observed_get, observed_put, observed_put_kept, observed_recent
+        self.scan = observed_scan
 
     # ------------------------------------------------------------------------------------------ one key
     def _get_shared(self) -> Callable[[bytes], Any]:

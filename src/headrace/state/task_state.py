@@ -6,8 +6,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from hashlib import blake2b
-from typing import Any, NamedTuple, Self, TypeVar
+from typing import Any, Literal, NamedTuple, Self, TypeVar
 
 from headrace.errors import InvalidStateStoreError, SerializationError, StreamsError, TopologyError
 from headrace.serde.protocol import Serde
@@ -17,6 +18,7 @@ from headrace.state.delta import Delta
 from headrace.state.engine import Engine, Version
 from headrace.state.expiry import Timeline
 from headrace.state.key_value import KeyValues, RecentlyUsed
+from headrace.state.migration import MigratingReader, find_migration, list_of_new
 from headrace.state.session import Sessions
 from headrace.state.spec import (
     BufferKind,
@@ -34,6 +36,7 @@ from headrace.state.versioned import Versions
 from headrace.state.window import WindowedDuplicates, WindowedValues
 
 T = TypeVar("T")
+Observe = Callable[[str, Literal["read", "write"], bytes, Any], None]  # (table, what, key, value)
 
 
 class Settings(NamedTuple):
@@ -44,6 +47,7 @@ class Settings(NamedTuple):
     persistent: bool
     caching: bool
     dropped: Callable[[str, int], None]
+    observe: Observe | None = None
 
 
 def nothing() -> None:
@@ -60,7 +64,7 @@ class OpenStore(NamedTuple):
 
 PREFIX = 4  # bytes before every key: those of its table
 LOGGED, UNLOGGED = "(cells)", "(unlogged cells)"  # no store can have such a name
-_SECOND_TABLES = ("times", "past")  # what `StoreTables.second` is called with
+_SECOND_TABLES = ("times", "past", "new", "past new")  # what `StoreTables.second` is called with, and `list_of_new`
 
 
 def table_prefix(name: str) -> bytes:
@@ -72,7 +76,7 @@ def tables_of_store(store: str) -> list[str]:
     """The names of the tables that a store may have, whatever its kind.
 
     >>> tables_of_store("visits")
-    ['visits', 'visits/times', 'visits/past']
+    ['visits', 'visits/times', 'visits/past', 'visits/new', 'visits/past new']
     """
     return [store, *(f"{store}/{what}" for what in _SECOND_TABLES)]
 
@@ -87,6 +91,7 @@ class TaskState:
         self._owners: dict[bytes, str] = {}  # prefix -> name of the table
         self._tables: dict[str, Table] = {}
         self._unlogged: set[str] = set()
+        self._migrating: dict[str, tuple[str, MigratingReader]] = {}  # by table: the list of its new values
         self._cells = Cells(self._prefix(LOGGED), engine.get)
         self._unlogged_cells = Cells(self._prefix(UNLOGGED), engine.get)
         self._unlogged.add(UNLOGGED)
@@ -105,9 +110,13 @@ class TaskState:
         persistent: bool = True,
         caching: bool = False,
         dropped: Callable[[str, int], None],
+        observe: Observe | None = None,
     ) -> Self:
-        """`key`, `value` and `persistent` are defaults for the specs; `dropped` is called with (reason, count)."""
-        return cls(specs, engine, Settings(key, value, persistent, caching, dropped))
+        """`key`, `value` and `persistent` are defaults for the specs; `dropped` is called with (reason, count).
+
+        `observe` is called with (table, "read" or "write", key, value) at every access.
+        """
+        return cls(specs, engine, Settings(key, value, persistent, caching, dropped, observe))
 
     # ------------------------------------------------------------------------------------------- its parts
     def store(self, name: str) -> Any:
@@ -126,15 +135,35 @@ class TaskState:
         share: bool = True,
         hold: bool = False,
         logged: bool | None = None,
+        of: StoreSpec | None = None,
     ) -> Table:
-        """An ordered table, made at the first call; by default of bytes, and logged if the spec of its name is."""
+        """An ordered table, made at the first call; by default of bytes, and logged if the spec of its name is.
+
+        `of` is the store that the values of the table belong to: old ones are migrated when they are read.
+        """
         table = self._tables.get(name)
         if table is None:
             spec = self.specs.get(name)
             if not (spec is None or spec.logging if logged is None else logged):
                 self._unlogged.add(name)
-            table = self._tables[name] = Table(self._prefix(name), self.engine, encode, decode, share=share, hold=hold)
+            prefix = self._prefix(name)
+            reader = self.engine if of is None or not of.has_old_values else self._migrating_reader(name, prefix, of)
+            table = self._tables[name] = Table(prefix, reader, encode, decode, share=share, hold=hold)
+            if self._settings.observe is not None:
+                table.observe(partial(self._settings.observe, name))
         return table
+
+    def _migrating_reader(self, table: str, prefix: bytes, spec: StoreSpec) -> MigratingReader:
+        found = find_migration(spec)
+        if found is None:
+            raise InvalidStateStoreError(
+                f"store {spec.name} has values in an earlier form, and nothing says how they become new: give the "
+                "topology with migrate= and migrate_from=, or run `headrace state migrate` with it first"
+            )
+        part, listed = table.removeprefix(spec.name).removeprefix("/"), list_of_new(table, spec.name)
+        reader = MigratingReader(self.engine, prefix, self._prefix(listed), partial(found.migrate, part))
+        self._migrating[table] = (listed, reader)
+        return reader
 
     def attach(self, name: str, write: Callable[[], None], after_rollback: Callable[[], None]) -> None:
         """Registers a buffer that keeps changes of its own: `write` puts them into its tables before a commit."""
@@ -159,6 +188,11 @@ class TaskState:
         """The version of this state; the engine may be ahead if another process runs the task too."""
         return self._at
 
+    @property
+    def has_changes(self) -> bool:
+        """True if a table has changes that are not committed."""
+        return any(table.touched for table in self._tables.values())
+
     def commit(self, version: Version) -> Delta:
         """Commits the changes of this batch as a version, and returns the delta of everything that is logged."""
         if self.engine.version != self._at:
@@ -169,12 +203,28 @@ class TaskState:
             part.before_commit()
         holders = self._holders()
         changes = [(name, holder, _encoded(name, holder.changes)) for name, holder in holders]
+        if self._migrating:
+            changes = self._with_lists(changes)
         self.engine.commit([change for _, _, some in changes for change in some], version)
         self._at = version
         for _, holder, some in changes:
             holder.settle(some)
         logged = (change for name, _, some in changes if name not in self._unlogged for change in some)
         return Delta(version, tuple(logged))
+
+    def changes(self) -> list[tuple[bytes, bytes | None]]:
+        """The changes that are not committed, as the engine would get them."""
+        return [change for _, holder in self._holders() for change in holder.changes()]
+
+    def _with_lists(
+        self, changes: list[tuple[str, Table | Cells, list[tuple[bytes, bytes | None]]]]
+    ) -> list[tuple[str, Any, list[tuple[bytes, bytes | None]]]]:
+        """Adds the changes of the lists that say which values are new."""
+        own = {name: some for name, _, some in changes}
+        lists = [
+            (listed, reader, reader.list_changes(own[table])) for table, (listed, reader) in self._migrating.items()
+        ]
+        return sorted([*changes, *lists], key=lambda change: change[1].prefix)
 
     def everything(self) -> Delta:
         """All logged state as of the last commit, as a delta from nothing."""
@@ -239,12 +289,13 @@ class StoreTables:
     def table(self, codec: Codec, *, cached: bool = True) -> Table:
         spec, hold = self._spec, self._hold and cached
         return self._state.table(
-            spec.name, codec.encode, codec.decode, share=codec.share, hold=hold, logged=spec.logging
+            spec.name, codec.encode, codec.decode, share=codec.share, hold=hold, logged=spec.logging, of=spec
         )
 
     def second(self, what: str, codec: Codec) -> Table:
-        name = f"{self._spec.name}/{what}"
-        return self._state.table(name, codec.encode, codec.decode, share=codec.share, logged=self._spec.logging)
+        spec, name = self._spec, f"{self._spec.name}/{what}"
+        of = spec if what == "past" else None  # the other tables have no values of the user
+        return self._state.table(name, codec.encode, codec.decode, share=codec.share, logged=spec.logging, of=of)
 
     def cell(self, what: str, default: int) -> Cell:
         return self._state.cell(f"store {self._spec.name}/{what}", default, logged=self._spec.logging)

@@ -18,6 +18,7 @@ from headrace.state.keys import (
     windows_between,
 )
 from headrace.state.protocols import refuse_null_key
+from headrace.state.rendering import render_entries
 from headrace.state.table import Table
 
 LATEST = -1  # what `put` returns for a version that has no end yet
@@ -150,6 +151,12 @@ class Versions:
         if latest is not None and latest.timestamp <= last:
             found.append(latest)
         return iter(found)
+
+    def __repr__(self) -> str:
+        return f"<store {self.name}>"
+
+    def _repr_html_(self) -> str:
+        return render_entries(f"store {self.name}, the latest versions", self.latest())
 
     def latest(self) -> Iterator[tuple[Any, VersionedRecord]]:
         """Every key that has a value now, with its latest version."""

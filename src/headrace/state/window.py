@@ -31,6 +31,7 @@ from headrace.state.keys import (
     windows_between,
 )
 from headrace.state.protocols import checked_pair, refuse_null_key
+from headrace.state.rendering import render_entries
 from headrace.state.spec import WindowKind
 from headrace.state.table import Table
 from headrace.state.values import Cell
@@ -120,6 +121,12 @@ class WindowedValues:
 
     def backward_fetch_all(self, first: int, last: int) -> Iterator[tuple[Windowed, Any]]:
         return self._between(first, last, reverse=True)
+
+    def __repr__(self) -> str:
+        return f"<store {self.name}>"
+
+    def _repr_html_(self) -> str:
+        return render_entries(f"store {self.name}", self.all())
 
     def all(self) -> Iterator[tuple[Windowed, Any]]:
         return self._between(FIRST, LAST, reverse=False)

@@ -1,5 +1,6 @@
 """For tests: a driver that runs a topology in milliseconds, timelines, a real broker and registry, and checks."""
 
+from headrace.query.traces import Trace as Trace
 from headrace.testing.broker import KafkaBroker as KafkaBroker
 from headrace.testing.connect_worker import ConnectWorker as ConnectWorker
 from headrace.testing.driver import TestInputTopic as TestInputTopic

@@ -25,6 +25,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Literal, NamedTuple
 
+from headrace.directories import cache_directory
 from headrace.errors import StreamsError
 from headrace.log.base import Closeable
 
@@ -49,11 +50,6 @@ _OLD_LOGGER = ("org.slf4j", "slf4j-reload4j", "1.7.36")  # of Kafka before 4
 def _is_new(version: str) -> bool:
     """Whether a Kafka writes its log by log4j 2; those before 4 have log4j 1."""
     return int(version.partition(".")[0]) >= 4
-
-
-def cache_directory() -> Path:
-    """Where the jars are kept: below `XDG_CACHE_HOME`, or `~/.cache`."""
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "headrace"
 
 
 def kafka_jars(java: str, cache: Path | None = None, module: str = BROKER, version: str = VERSION) -> Path:
@@ -131,7 +127,7 @@ def _ivy() -> Path:
     for folder in folders or ():
         for jar in sorted(Path(folder, "jars").glob("ivy-*.jar")):
             return jar
-    raise StreamsError("a Kafka broker is fetched with the Ivy that comes with PySpark: pip install pyspark")
+    raise StreamsError("a Kafka broker is fetched with the Ivy that comes with PySpark: pip install 'headrace[spark]'")
 
 
 _PASSWORD = "headrace"  # noqa: S105 - of a certificate that is made for a test

@@ -12,8 +12,8 @@ after each record, as Kafka Streams' driver does, so `context.commit()` asks for
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Generator, Iterable, Mapping
-from contextlib import contextmanager
+from collections.abc import Generator, Iterable, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any, Generic, cast, overload
@@ -26,18 +26,21 @@ from headrace.errors import InvalidStateStoreError, StreamsError
 from headrace.hints import explain_names, guess
 from headrace.log.base import Closeable
 from headrace.model.ids import TaskId
-from headrace.model.record import Record, headers_of
+from headrace.model.record import Headers, Record, headers_of
 from headrace.model.sink import TOPIC_PREFIX, sink_topic
 from headrace.model.timestamps import epoch_milliseconds
 from headrace.model.windows import milliseconds
+from headrace.query.traces import Trace
 from headrace.runtime.environment import DroppedRecord, Result
 from headrace.runtime.punctuation import TimeHeap
-from headrace.runtime.rows import Decoded, Inputs, Output, Row
+from headrace.runtime.rows import Decoded, Inputs, Order, Output, Row
 from headrace.runtime.serdes import register_schemas, serdes_of
 from headrace.runtime.task import Task, TaskEnvironment
+from headrace.runtime.tracing import Tracer, find_partition, trace_order
 from headrace.serde.protocol import Serde, decode_part, encode_part
-from headrace.state.engine import MemoryEngine, Version
+from headrace.state.engine import Engine, MemoryEngine, Version
 from headrace.state.spec import StoreSpec, store_name
+from headrace.testing.faults import FaultInjector
 from headrace.topology.builder import Topology
 from headrace.topology.nodes import Sink, Source
 from headrace.topology.subtopologies import global_nodes
@@ -74,6 +77,11 @@ class TopologyTestDriver(Closeable):
     `config` has Kafka Streams' names, or is the path of a properties file. `wall_clock` is the time at which the test
     begins, in milliseconds or as a `datetime`; only `advance_wall_clock` moves it.
 
+    With `faults`, a seed, the driver runs the topology as production may: it aborts batches and runs them again, undoes
+    commits, loses state and restores it, and cuts the input into batches in other ways where that may not matter. The
+    output must not change. A batch that does something else the second time is an `AssertionError`: a processor keeps
+    state in its attributes, or a function uses the time of day or chance. The same seed gives the same faults.
+
     >>> from headrace import StreamsBuilder, serde
     >>> builder = StreamsBuilder()
     >>> _ = builder.stream("in", value=serde.STRING).map_values(str.upper).to("out", value=serde.STRING)
@@ -84,7 +92,12 @@ class TopologyTestDriver(Closeable):
     """
 
     def __init__(
-        self, topology: Topology, config: Mapping[str, Any] | str | Path | None = None, wall_clock: int | datetime = 0
+        self,
+        topology: Topology,
+        config: Mapping[str, Any] | str | Path | None = None,
+        wall_clock: int | datetime = 0,
+        *,
+        faults: int | None = None,
     ) -> None:
         if not isinstance(topology, Topology):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise TypeError(f"TopologyTestDriver needs a Topology, as builder.build() makes it, not {topology!r}")
@@ -99,15 +112,37 @@ class TopologyTestDriver(Closeable):
         self._waiting = TimeHeap[str]()
         self.serdes = serdes_of(self._config)
         register_schemas(self.graph, self._config)
-        of_globals = list(global_nodes(self.graph))
-        self._globals = self._task(-1, of_globals, {}) if of_globals else None
-        stores: Mapping[str, Any] = self._globals.state.stores if self._globals else {}
-        own = [name for name in self.graph.nodes if name not in of_globals]
-        self._task_of_all = self._task(0, own, stores)
+        self._of_globals = list(global_nodes(self.graph))
+        self._globals = self._make_global_task(MemoryEngine()) if self._of_globals else None
+        self._faults = None if faults is None else FaultInjector(faults, self._make_task)
+        self._can_cut, self._holds_back = self._faults is not None and self._cuts_do_not_matter(), False
+        self._task_of_all = self._make_task(MemoryEngine()) if self._faults is None else self._faults.task
 
-    def _task(self, number: int, nodes: list[str], stores: Mapping[str, Any]) -> Task:
-        around = TaskEnvironment(self._config, stores, one_partition, postpones=False)
-        return Task(TaskId(max(0, number), 0), self.graph, nodes, MemoryEngine(), around, clock=self._clock)
+    def _make_global_task(self, engine: Engine, tracer: Tracer | None = None) -> Task:
+        around = TaskEnvironment(self._config, {}, one_partition, postpones=False, tracer=tracer)
+        return Task(TaskId(0, 0), self.graph, self._of_globals, engine, around, clock=self._clock)
+
+    def _make_task(self, engine: Engine, tracer: Tracer | None = None) -> Task:
+        stores: Mapping[str, Any] = self._globals.state.stores if self._globals else {}
+        around = TaskEnvironment(
+            self._config, stores, one_partition, postpones=False, side_effects=tracer is None, tracer=tracer
+        )
+        own = [name for name in self.graph.nodes if name not in self._of_globals]
+        return Task(TaskId(0, 0), self.graph, own, engine, around, clock=self._clock)
+
+    def _cuts_do_not_matter(self) -> bool:
+        """True if several records in one batch give what they give one by one.
+
+        A cache lets the last change of a key out once a batch, and what a topology reads again waits for the end of the
+        batch: then it matters.
+        """
+        graph, caching = self.graph, self._config.statestore_cache_max_bytes > 0
+        sinks = [node.topic for node in graph.nodes.values() if isinstance(node, Sink)]
+        sources = [node for node in graph.nodes.values() if isinstance(node, Source)]
+        read = {topic for source in sources for topic in source.topics}
+        is_closed = all(isinstance(topic, str) and topic not in read for topic in sinks)
+        has_cache = caching and any(spec.caching for spec in graph.stores.values())
+        return is_closed and not graph.internal_topics and not has_cache and not any(node.pattern for node in sources)
 
     # ------------------------------------------------------------------------------------------------ for tests
     def input_topic(
@@ -188,8 +223,13 @@ class TopologyTestDriver(Closeable):
         """
         self._clock += milliseconds(duration, "the advance of the wall clock")
         with self._watched():
-            self._run(self._task_of_all, None)
+            self._run(None)
             self._drain()
+
+    @property
+    def faults(self) -> int:
+        """How many faults the driver has injected."""
+        return 0 if self._faults is None else self._faults.count
 
     @property
     def wall_clock(self) -> int:
@@ -221,7 +261,70 @@ class TopologyTestDriver(Closeable):
         if found is None:
             have = ", ".join(sorted(self.stores)) or "none"
             raise InvalidStateStoreError(f"the topology has no store {name!r} (it has: {have})")
-        return found
+        return found if self._faults is None else _LiveStore(self, name)
+
+    def trace(
+        self,
+        topic: str,
+        *key_and_value: Any,
+        timestamp: int | datetime | None = None,
+        headers: Iterable[tuple[str, bytes | None]] = (),
+    ) -> Trace:
+        """The way that a record would take now: `trace(topic, value)` or `trace(topic, key, value)`. It has no effect.
+
+        The record meets the driver's current state: stores, stream time and offsets. Processors are made anew, as after
+        a restart. The functions of `foreach` and `peek` are not called. Print the result, or look at its `steps`.
+
+        >>> from headrace import StreamsBuilder, serde
+        >>> builder = StreamsBuilder()
+        >>> orders = builder.stream("orders", key=serde.STRING, value=serde.LONG, name="orders")
+        >>> orders.filter(lambda amount: amount > 10, name="large").to("large-orders", name="out")
+        >>> with TopologyTestDriver(builder.build()) as driver:
+        ...     print(driver.trace("orders", "ada", 20, timestamp=5))
+        orders/0 at offset 0, traced in the driver's current state
+        <BLANKLINE>
+        task 0_0
+          orders  Source  'ada': 20 at 5
+            large  Filter  'ada': 20 at 5
+              out  Sink  'ada': 20 at 5
+                wrote to large-orders/0
+        """
+        sources = [node for node in self.graph.nodes.values() if isinstance(node, Source)]
+        source = next((node for node in sources if topic in node.topics), None)
+        key, value = (None, None) if source is None else (source.key, source.value)
+        given = TestInputTopic(self, topic, self.serdes.key(key, topic), self.serdes.value(value, topic))
+        return given.trace(*key_and_value, timestamp=timestamp, headers=headers)
+
+    def trace_row(self, topic: str, key: bytes | None, value: bytes | None, timestamp: int, headers: Any) -> Trace:
+        """Trace a record in a copy of the state; `TestInputTopic.trace` calls it."""
+        self._check_read(topic)
+        tracer, offset, failed, before = Tracer(), self._offsets[topic], None, dict(vars(self))
+        try:
+            self._trace_in_copy(tracer)
+            try:
+                self._take_in(topic, key, value, timestamp, headers, trace_order(()))
+                self._drain()
+            except StreamsError as error:
+                failed = str(error)
+            with suppress(StreamsError):
+                self.close()
+        finally:
+            vars(self).update(before)
+        for step in tracer.steps:
+            step.outputs = [output._replace(partition=find_partition(output, 1, 0)) for output in step.outputs]
+            if step.kind in {"Foreach", "Peek"}:
+                step.note = "its function is not called"
+        state = "the driver's current state"
+        return Trace(topic, 0, offset, None, state, tuple(tracer.steps), self.graph, (), failed)
+
+    def _trace_in_copy(self, tracer: Tracer) -> None:
+        """Go on with a copy of the state and without the records that wait to be read; the tasks are traced."""
+        self._dropped, self.drops, self._produced, self._faults = Counter[str](), [], {}, None
+        self._queues, self._heads, self._waiting = {}, {}, TimeHeap[str]()
+        self._offsets = Counter(self._offsets)
+        if self._globals is not None:
+            self._globals = self._make_global_task(_copy_engine(self._globals, self._next()), tracer)
+        self._task_of_all = self._make_task(_copy_engine(self._task_of_all, self._next()), tracer)
 
     @property
     def internal_topics(self) -> set[str]:
@@ -262,13 +365,28 @@ class TopologyTestDriver(Closeable):
     # -------------------------------------------------------------------------------------- how records go round
     def pipe_row(self, topic: str, key: bytes | None, value: bytes | None, timestamp: int, headers: Any) -> None:
         """Take a record in, and process until nothing waits; `TestInputTopic.pipe` calls it."""
+        self._check_read(topic)
+        with self._watched():
+            self._take_in(topic, key, value, timestamp, headers)
+            if not self._holds_back:
+                self._drain()
+
+    @contextmanager
+    def piping_many(self) -> Generator[None]:
+        """Take records in before the first is processed, if the driver may cut them into batches as it likes."""
+        self._holds_back = self._can_cut
+        try:
+            yield
+        finally:
+            self._holds_back = False
+            with self._watched():
+                self._drain()
+
+    def _check_read(self, topic: str) -> None:
         reads = [task for task in (self._task_of_all, self._globals) if task and task.reads(topic)]
         if not reads:
             topics = {name for node in self.graph.nodes.values() if isinstance(node, Source) for name in node.topics}
             raise ValueError(f"no source of the topology reads the topic {topic!r}{_hint(topic, topics, 'reads')}")
-        with self._watched():
-            self._take_in(topic, key, value, timestamp, headers)
-            self._drain()
 
     @contextmanager
     def _watched(self) -> Generator[None]:
@@ -278,12 +396,19 @@ class TopologyTestDriver(Closeable):
             self._failed = True
             raise
 
-    def _take_in(self, topic: str, key: bytes | None, value: bytes | None, timestamp: int, headers: Any) -> None:
+    def _take_in(
+        self, topic: str, key: bytes | None, value: bytes | None, timestamp: int, headers: Any, order: Order = ()
+    ) -> None:
         """Process a record of a global store at once; put any other at the end of its topic's queue."""
-        row: Row = (topic, 0, self._offsets[topic], key, value, timestamp, headers, ())
+        row: Row = (topic, 0, self._offsets[topic], key, value, timestamp, headers, order)
         self._offsets[topic] += 1
+        self._take_row(row)
+
+    def _take_row(self, row: Row) -> None:
+        topic = row[0]
         if self._globals and self._globals.reads(topic):
-            self._run(self._globals, self._globals.read(row))
+            head = self._globals.read(row)
+            self._pass_on(self._globals, self._globals.run(one_record(head), clock=self._clock, version=self._next()))
             return
         self._queues.setdefault(topic, deque()).append(row)
         if topic not in self._heads:
@@ -295,7 +420,8 @@ class TopologyTestDriver(Closeable):
         if not queue:
             return
         while queue and head is None:
-            head = self._task_of_all.read(queue.popleft())
+            row = queue.popleft()
+            head = self._task_of_all.read(row) if self._faults is None else self._faults.read(row)
         self._heads[topic] = head
         self._waiting.push(NOT_READ if head is None else head[3], topic)
 
@@ -305,24 +431,76 @@ class TopologyTestDriver(Closeable):
             _, topic = self._waiting.pop()
             head = self._heads.pop(topic)
             self._look_at_head(topic)
-            self._run(self._task_of_all, head)
+            if self._faults is None or head is None:
+                self._run(head)
+            else:
+                self._run_cut(self._faults, topic, head)
 
-    def _run(self, task: Task, head: Decoded | None) -> None:
+    def _run_cut(self, faults: FaultInjector, topic: str, head: Decoded) -> None:
+        """Run a batch of one record, or of several that wait in the topic if that may not matter."""
+        heads, queue = [head], self._queues[topic]
+        wanted = faults.cut(1 + len(queue)) if self._can_cut and len(self._waiting) == 1 else 1
+        while len(heads) < wanted and self._heads.get(topic) is not None:
+            self._waiting.pop()
+            heads += [head for head in [self._heads.pop(topic)] if head is not None]
+            self._look_at_head(topic)
+        try:
+            result = self._run_with_faults(faults, heads)
+        except StreamsError:
+            if len(heads) == 1:
+                raise
+            self._run_one_by_one(faults, heads)  # those before the one that fails count
+            return
+        self._pass_on(self._task_of_all, result)
+
+    def _run_one_by_one(self, faults: FaultInjector, heads: list[Decoded]) -> None:
+        faults.recover(heads, [])
+        self._task_of_all = faults.task
+        while heads:
+            first, later = heads[:1], heads[1:]
+            result = self._run_with_faults(faults, first, later)
+            self._pass_on(self._task_of_all, result)
+            heads = later
+
+    def _run(self, head: Decoded | None) -> None:
         """Run a batch of one record, or of none."""
-        inputs = Inputs(decoded=[] if head is None else [head])
-        self._pass_on(task.run(inputs, clock=self._clock, version=self._next_version()))
+        if self._faults is None:
+            result = self._task_of_all.run(one_record(head), clock=self._clock, version=self._next())
+        else:
+            result = self._run_with_faults(self._faults, [] if head is None else [head])
+        self._pass_on(self._task_of_all, result)
 
-    def _pass_on(self, result: Result) -> None:
+    def _run_with_faults(
+        self, faults: FaultInjector, heads: list[Decoded], later: list[Decoded] | None = None
+    ) -> Result:
+        """Run a batch with faults. `later` and the heads of all topics follow the task that is made anew."""
+        later = [] if later is None else later
+        topics = [topic for topic, head in self._heads.items() if head is not None]
+        waiting = [*later, *(head for head in self._heads.values() if head is not None)]
+        try:
+            if heads and faults.wants_empty_batch:
+                both = [*heads, *waiting]
+                self._pass_on(faults.task, faults.run([], both, self._clock, self._next()))
+                heads[:], waiting = both[: len(heads)], both[len(heads) :]
+            return faults.run(heads, waiting, self._clock, self._next())
+        finally:
+            self._task_of_all = faults.task
+            later[:] = waiting[: len(later)]
+            self._heads.update(zip(topics, waiting[len(later) :], strict=True))
+
+    def _pass_on(self, task: Task, result: Result) -> None:
         """Append outputs to their topics, and take them in again where a source reads the topic."""
         self._dropped.update(result.dropped)
         self.drops += result.drops
-        for output in result.outputs:
+        traced = {} if task.tracer is None else task.tracer.take_outputs()
+        for place, output in enumerate(result.outputs):
             topic, _, key, value, timestamp, headers, _ = output
             self._produced.setdefault(topic, deque()).append(output)
             if self._task_of_all.reads(topic) or (self._globals and self._globals.reads(topic)):
-                self._take_in(topic, key, value, timestamp, headers)
+                order = trace_order((), traced[place]) if place in traced else ()
+                self._take_in(topic, key, value, timestamp, headers, order)
 
-    def _next_version(self) -> Version:
+    def _next(self) -> Version:
         self._version += 1
         return Version(self._version, "driver")
 
@@ -336,7 +514,8 @@ class TopologyTestDriver(Closeable):
         """Raise an error for a topic that no sink can write: its name is probably misspelt."""
         targets = [node.topic for node in self.graph.nodes.values() if isinstance(node, Sink)]
         written = {self._task_of_all.topic_name(target) for target in targets if isinstance(target, str)}
-        written.update(filter(None, [self._config.errors_dead_letter_queue_topic_name]), self._produced)
+        letters = self._config.errors_dead_letter_queue_topic_name, self._config.dropped_records_topic_name
+        written.update(filter(None, letters), self._produced)
         if topic not in written and not any(callable(target) for target in targets):
             raise ValueError(f"no sink of the topology writes the topic {topic!r}{_hint(topic, written, 'writes')}")
 
@@ -410,13 +589,31 @@ class TestInputTopic(Generic[K, V]):
 
         Without a timestamp the record gets the time of the input topic if it has a `start`, else the wall clock.
         """
+        raw_key, raw_value, pairs = self._encode("pipe", key_and_value, headers)
+        time = self._next_time() if timestamp is None else epoch_time(timestamp, "the timestamp")
+        self._driver.pipe_row(self.topic, raw_key, raw_value, time, pairs)
+
+    def trace(
+        self,
+        *key_and_value: Any,
+        timestamp: int | datetime | None = None,
+        headers: Iterable[tuple[str, bytes | None]] = (),
+    ) -> Trace:
+        """The way that a record would take if it were piped now; nothing is piped. See `TopologyTestDriver.trace`."""
+        raw_key, raw_value, pairs = self._encode("trace", key_and_value, headers)
+        now = self._driver.wall_clock if self._time is None else self._time
+        time = now if timestamp is None else epoch_time(timestamp, "the timestamp")
+        return self._driver.trace_row(self.topic, raw_key, raw_value, time, pairs)
+
+    def _encode(
+        self, method: str, key_and_value: Sequence[Any], headers: Iterable[tuple[str, bytes | None]]
+    ) -> tuple[bytes | None, bytes | None, Headers]:
         if not 1 <= len(key_and_value) <= 2:
-            raise TypeError(f"pipe takes a value, or a key and a value, not {len(key_and_value)} things")
+            raise TypeError(f"{method} takes a value, or a key and a value, not {len(key_and_value)} things")
         key, value = key_and_value if len(key_and_value) == 2 else (None, key_and_value[0])
         raw_key, pairs = encode_part(self._key, key, headers_of(headers))
         raw_value, pairs = encode_part(self._value, value, pairs)
-        time = self._next_time() if timestamp is None else epoch_time(timestamp, "the timestamp")
-        self._driver.pipe_row(self.topic, raw_key, raw_value, time, pairs)
+        return raw_key, raw_value, pairs
 
     def pipe_all(self, records: Iterable[Record[K | None, V | None] | V | None]) -> None:
         """Pipe many records, each of them a `Record` or a value alone.
@@ -429,17 +626,19 @@ class TestInputTopic(Generic[K, V]):
         ...     driver.output_topic("out", value=serde.STRING).read_values()
         ['a', 'b']
         """
-        for record in records:
-            if isinstance(record, Record):
-                given = cast("Record[K | None, V | None]", record)
-                self.pipe(given.key, given.value, timestamp=given.timestamp, headers=given.headers)
-            else:
-                self.pipe(record)
+        with self._driver.piping_many():
+            for record in records:
+                if isinstance(record, Record):
+                    given = cast("Record[K | None, V | None]", record)
+                    self.pipe(given.key, given.value, timestamp=given.timestamp, headers=given.headers)
+                else:
+                    self.pipe(record)
 
     def pipe_key_values(self, pairs: Iterable[tuple[K | None, V | None]]) -> None:
         """Pipe a record for each (key, value) pair."""
-        for key, value in pairs:
-            self.pipe(key, value)
+        with self._driver.piping_many():
+            for key, value in pairs:
+                self.pipe(key, value)
 
     def advance_time(self, duration: int | timedelta) -> None:
         """Move the time of the input topic forward, for the records that are piped without a timestamp.
@@ -543,6 +742,32 @@ class TestOutputTopic(Generic[K, V]):
 def _hint(topic: str, known: set[str], verb: str) -> str:
     near = guess(topic, known)
     return f"{'' if near is None else f': did you mean {near!r}?'} (it {verb}: {', '.join(sorted(known)) or 'none'})"
+
+
+class _LiveStore:
+    """A store of a driver that injects faults: the task, and with it the store, is another object after each."""
+
+    def __init__(self, driver: TopologyTestDriver, name: str) -> None:
+        self._driver, self._name = driver, name
+
+    def __getattr__(self, attribute: str) -> Any:
+        return getattr(self._driver.stores[self._name], attribute)
+
+
+def _copy_engine(task: Task, version: Version) -> MemoryEngine:
+    """A copy of the state of a task, with what a test has put into its stores."""
+    engine = MemoryEngine()
+    entries = dict(task.state.engine.scan(b"", None))
+    entries |= {key: value for key, value in task.state.changes() if value is not None}
+    for key, value in task.state.changes():
+        if value is None:
+            entries.pop(key, None)
+    engine.commit(sorted(entries.items()), version)
+    return engine
+
+
+def one_record(head: Decoded | None) -> Inputs:
+    return Inputs(decoded=[] if head is None else [head])
 
 
 def one_partition(topic: str) -> int:

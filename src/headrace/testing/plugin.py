@@ -1,4 +1,4 @@
-"""A pytest plugin with fixtures for a log, applications on Spark, and a Kafka broker.
+"""A pytest plugin with fixtures for a log, applications on Spark, a Kafka broker, and a schema registry.
 
 pytest finds it by itself when Headrace is installed. A test takes what it needs as arguments:
 
@@ -19,6 +19,7 @@ import pytest
 
 from headrace.app import Application
 from headrace.testing.broker import KafkaBroker
+from headrace.testing.registry import SchemaRegistry
 from headrace.topology.builder import Topology
 
 RunApplication = Callable[..., Application]
@@ -62,3 +63,10 @@ def kafka_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaBrok
     """A real Kafka broker for all tests of the session; `kafka_broker.address` is its log. It needs Java."""
     with KafkaBroker(tmp_path_factory.mktemp("kafka")) as broker:
         yield broker
+
+
+@pytest.fixture(scope="session")
+def schema_registry(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SchemaRegistry]:
+    """A real schema registry for all tests of the session; `schema_registry.url` is its address. It needs Java."""
+    with SchemaRegistry(tmp_path_factory.mktemp("registry")) as registry:
+        yield registry

@@ -1,7 +1,11 @@
 """A real schema registry for tests and for trying out: Apicurio, one process, nothing to install but Java.
 
-Apicurio speaks the protocol of Confluent's registry. 3.0.9 is the newest version on Maven Central that runs on Java 17:
-3.3 needs Java 21. It is fetched once, 109 MB, and kept in the user's cache directory. Schemas are in memory.
+Apicurio speaks the protocol of Confluent's registry. 3.0.9 is the newest version on Maven Central that runs on Java 17.
+It is fetched once, 109 MB, and kept in the user's cache directory. Schemas are in memory.
+
+Two things are missing: it has no GUIDs, and it cannot compare two versions of a Protobuf schema, which clients send in
+binary form. 3.3.3, which needs Java 21, has no GUIDs either; it compares Protobuf, but cannot give a schema back to a
+reader without a class if that imports another file. So it is no better.
 """
 
 from __future__ import annotations
@@ -20,9 +24,10 @@ from pathlib import Path
 from rich.console import Console
 from rich.progress import DownloadColumn, Progress
 
+from headrace.directories import cache_directory
 from headrace.errors import StreamsError
 from headrace.log.base import Closeable
-from headrace.testing.broker import alone, cache_directory, find_java, free_port
+from headrace.testing.broker import alone, find_java, free_port
 
 VERSION = "3.0.9"
 _ARCHIVE = f"io/apicurio/apicurio-registry-app/{VERSION}/apicurio-registry-app-{VERSION}-all.tar.gz"

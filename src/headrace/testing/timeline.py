@@ -14,6 +14,7 @@ from datetime import timedelta
 from html import escape
 from typing import Any, NamedTuple, cast
 
+from headrace.html import render_picture
 from headrace.model.record import Record
 from headrace.model.windows import Windowed
 from headrace.runtime.serdes import Serdes
@@ -59,6 +60,9 @@ class Timeline:
                 texts = [(cell[line] if line < len(cell) else "").ljust(widths[n]) for n, cell in enumerate(cells)]
                 lines.append("  ".join([head, *texts]).rstrip())
         return "\n".join(lines)
+
+    def _repr_html_(self) -> str:
+        return render_picture(self._repr_svg_(), str(self))
 
     def _repr_svg_(self) -> str:
         """Returns the picture: one lane for each topic, one column for each input."""

@@ -13,12 +13,14 @@ from typing import Any, Self, cast
 
 from headrace.config import Config
 from headrace.hints import explain_names
+from headrace.html import render_picture
 from headrace.model.windows import milliseconds
 from headrace.state.spec import StoreSpec
 from headrace.topology import validation
 from headrace.topology.captured_state import warn_of_captured_state
 from headrace.topology.connectors import SourceSpec
 from headrace.topology.describe import TopologyDescription, describe
+from headrace.topology.drawing import picture
 from headrace.topology.graph import Graph, InternalTopic
 from headrace.topology.naming import require_given_names
 from headrace.topology.nodes import (
@@ -294,6 +296,15 @@ class Topology:
     def graph(self) -> Graph:
         """All that has been added so far, frozen."""
         return self._assembly.graph()
+
+    def __repr__(self) -> str:
+        names = [name for name, node in self._assembly.nodes.items() if isinstance(node, Source)]
+        return f"<Topology of {len(self._assembly.nodes)} nodes, from {', '.join(names) or 'no source'}>"
+
+    def _repr_html_(self) -> str:
+        """The picture that `headrace topology --format svg` draws, for a notebook."""
+        graph = self.graph()
+        return render_picture(picture(graph), f"topology of {len(graph.groups)} sub-topologies")
 
     def describe(self) -> TopologyDescription:
         """The topology in Kafka Streams' words: `str()` of it is Kafka's text."""

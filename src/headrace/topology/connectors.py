@@ -34,10 +34,14 @@ class SourceRecord(NamedTuple):
 
 
 class SourceBatch(NamedTuple):
-    """Records in the order of the source, and the position behind the last one."""
+    """Records in the order of the source, and the position behind the last one.
+
+    `partitions`: the topic gets more, if it has fewer. A mirror keeps those of its original.
+    """
 
     records: Sequence[SourceRecord]
     position: SourcePosition
+    partitions: int | None = None
 
 
 class SourceReader(Protocol):
@@ -78,6 +82,13 @@ class Source(Protocol):
     def open(self, position: SourcePosition) -> SourceReader:
         """Opens a reader behind `position`. An error is retried, unless it is a `ConfigError`."""
         ...
+
+
+@runtime_checkable
+class CountsPartitions(Protocol):
+    """A source whose topic has as many partitions as the source itself has, unless the user says how many."""
+
+    def count_partitions(self) -> int: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,7 +8,7 @@ from typing import Any
 
 from headrace.model.sink import TOPIC_PREFIX
 from headrace.state.spec import StoreSpec
-from headrace.topology.nodes import Node, Sink, TopicExtractor
+from headrace.topology.nodes import Node, Sink, Source, TopicExtractor
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +32,32 @@ class Graph:
     internal_topics: Mapping[str, InternalTopic] = field(default_factory=dict[str, InternalTopic])
     copartitioned: tuple[frozenset[str], ...] = ()  # groups of source *nodes* that must have equal partition counts
     groups: tuple[tuple[str, ...], ...] = ()  # sub-topologies: names of nodes, numbered as Kafka Streams numbers them
+
+
+def find_upstream(graph: Graph, name: str) -> set[str]:
+    """Returns a node and all that it depends on: by edges, by internal topics, and by stores that others fill."""
+    by_store: dict[str, list[str]] = {}
+    for node, stores in graph.node_stores.items():
+        for store in stores:
+            by_store.setdefault(store, []).append(node)
+    writers: dict[str, list[str]] = {}
+    for node in graph.nodes.values():
+        if isinstance(node, Sink) and isinstance(node.topic, str):
+            writers.setdefault(node.topic, []).append(node.name)
+    found, to_do = set[str](), [name]
+    while to_do:
+        node = graph.nodes[to_do.pop()]
+        if node.name in found:
+            continue
+        found.add(node.name)
+        to_do += graph.parents[node.name]
+        to_do += [user for store in graph.node_stores[node.name] for user in by_store[store]]
+        if isinstance(node, Source):
+            internal = [topic for topic in node.topics if topic in graph.internal_topics]
+            to_do += [sink for topic in internal for sink in writers.get(topic, [])]
+            if node.name in graph.global_stores.values():
+                to_do += graph.children[node.name]
+    return found
 
 
 def prefix_sinks(graph: Graph, prefix: str) -> Graph:

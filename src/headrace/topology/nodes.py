@@ -21,6 +21,7 @@ from headrace.model.windows import JoinWindows, SessionWindows, SlidingWindows, 
 from headrace.serde.protocol import Serde
 
 KeyValueFunction = Callable[[Any, Any], Any]
+OF_VALUE = "of_value"  # the attribute of a `KeyValueFunction` that has the function of values alone which it calls
 Initializer = Callable[[], Any]
 Aggregator = Callable[[Any, Any, Any], Any]  # (key, value, aggregate) -> aggregate
 Reducer = Callable[[Any, Any], Any]  # (aggregate, value) -> aggregate

@@ -120,7 +120,7 @@ class Authenticator:
             return self.check_token(token.strip(), client)
         if self._has_session(headers):
             return None
-        return error_response(401, "Unauthorized", "give the token: Authorization: Bearer TOKEN")
+        return error_response(401, "Unauthorized", "give the token in the header `Authorization: Bearer TOKEN`")
 
     def _has_session(self, headers: Headers) -> bool:
         try:

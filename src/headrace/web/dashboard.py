@@ -15,38 +15,55 @@ from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
 from headrace.errors import StoreNotReadyError, StreamsError
-from headrace.query.drops import describe_drops
 from headrace.secrets import mask_settings
 from headrace.web.access import Authenticator, client_address
 from headrace.web.dashboard_json import ApplicationView
+from headrace.web.recorder import Recorder
 from headrace.web.responses import encode_json, error_response, json_response
 
+STYLE, SCRIPT = "text/css; charset=utf-8", "text/javascript; charset=utf-8"
 STATIC = {
     "icon.svg": "image/svg+xml",
-    "style.css": "text/css; charset=utf-8",
-    "dashboard.js": "text/javascript; charset=utf-8",
-    "graph.js": "text/javascript; charset=utf-8",
-    "latency.js": "text/javascript; charset=utf-8",
-    "node.js": "text/javascript; charset=utf-8",
-    "stores.js": "text/javascript; charset=utf-8",
+    "style.css": STYLE,
+    **dict.fromkeys(
+        (
+            "dashboard.js",
+            "api.js",
+            "charts.js",
+            "format.js",
+            "graph.js",
+            "node.js",
+            "panels.js",
+            "stores.js",
+            "theme.js",
+        ),
+        SCRIPT,
+    ),
+    # Libraries, unchanged: static/vendor/README.md has their versions and digests.
+    "vendor/dagre.esm.js": SCRIPT,
+    "vendor/panzoom.min.js": SCRIPT,
+    "vendor/uPlot.iife.min.js": SCRIPT,
+    "vendor/uPlot.min.css": STYLE,
 }
-UNDELIVERED = 3  # last batches of an event that come again in the next one: their results may not have been in the log
 POLL = 0.1  # seconds between two checks whether the server stops
 ACTIONS = ("pause", "resume", "snapshot", "stop")  # methods of RunningApplication
 
 
 def routes(
-    view: ApplicationView, *, authenticator: Authenticator, interval: float, stop: threading.Event
+    view: ApplicationView, *, authenticator: Authenticator, recorder: Recorder, interval: float, stop: threading.Event
 ) -> list[Route]:
-    pages = DashboardEndpoints(view, authenticator, interval, stop)
+    pages = DashboardEndpoints(view, authenticator, recorder, interval, stop)
     return [
         Route("/", pages.page),
-        Route("/static/{name}", pages.file),
+        Route("/static/{name:path}", pages.file),
         Route("/session", pages.session, methods=["POST"]),
         Route("/api/status", pages.status),
         Route("/api/topology", pages.topology),
         Route("/api/nodes/{name:path}", pages.node),
         Route("/api/batches", pages.batches),
+        Route("/api/history", pages.history),
+        Route("/api/drops", pages.drops),
+        Route("/api/plan", pages.plan),
         Route("/api/durability", pages.durability),
         Route("/api/settings", pages.settings),
         Route("/events", pages.events),
@@ -59,10 +76,15 @@ class DashboardEndpoints:
     """The handlers of the dashboard's addresses."""
 
     def __init__(
-        self, view: ApplicationView, authenticator: Authenticator, interval: float, stop: threading.Event
+        self,
+        view: ApplicationView,
+        authenticator: Authenticator,
+        recorder: Recorder,
+        interval: float,
+        stop: threading.Event,
     ) -> None:
-        self._view, self._authenticator, self._interval, self._stop = view, authenticator, interval, stop
-        self._listeners = 0
+        self._view, self._authenticator, self._recorder = view, authenticator, recorder
+        self._interval, self._stop, self._listeners = interval, stop, 0
 
     async def page(self, request: Request) -> Response:
         return Response(_read("index.html"), media_type="text/html; charset=utf-8")
@@ -105,6 +127,16 @@ class DashboardEndpoints:
     def batches(self, request: Request) -> Response:
         return json_response({"batches": self._view.batches()})
 
+    def history(self, request: Request) -> Response:
+        self._recorder.start()
+        return json_response({"points": self._recorder.points_after(0)})
+
+    def drops(self, request: Request) -> Response:
+        return json_response(self._view.drops())
+
+    def plan(self, request: Request) -> Response:
+        return json_response(self._view.plan_json())
+
     def durability(self, request: Request) -> Response:
         return json_response(self._view.durability())
 
@@ -118,9 +150,10 @@ class DashboardEndpoints:
         return StreamingResponse(self._send_events(request), media_type="text/event-stream", headers=headers)
 
     async def _send_events(self, request: Request) -> AsyncIterator[bytes]:
-        """Send the changing part of the dashboard's data every interval, with the batches since the last event."""
+        """Send the changing part of the dashboard's data every interval, with the points since the last event."""
+        self._recorder.start()
         self._listeners += 1
-        last = -1
+        last = 0
         try:
             while not self._stop.is_set() and not await request.is_disconnected():
                 try:
@@ -130,7 +163,7 @@ class DashboardEndpoints:
                 except StoreNotReadyError:
                     yield b"event: waiting\ndata: {}\n\n"
                 else:
-                    last = event["status"]["batch"]
+                    last = event["points"][-1]["at"] if event["points"] else last
                     yield b"event: state\ndata: " + encode_json(event) + b"\n\n"
                 await self._wait()
         finally:
@@ -149,10 +182,11 @@ class DashboardEndpoints:
             "status": {**view.status(report), "actions": list(self._actions())},
             "durability": view.durability(report),
             "dropped": {str(number): reasons for number, reasons in view.dropped(report).items()},
-            "drops": describe_drops(view.follower.snapshot.drops),
-            "counts": dict(report.nodes),
-            "edges": [[*edge, count] for edge, count in report.edges.items()],
-            "batches": [batch for batch in view.batches(report) if batch["number"] > last - UNDELIVERED],
+            "drops": view.drops(),
+            "dead_letters": report.dead_letters,
+            "dead_letter_topic": report.dead_letter_topic,
+            "rates": self._recorder.rates.to_json(),
+            "points": self._recorder.points_after(last),
             "stores": {store["name"]: store["entries"] for store in view.follower.snapshot.summarize_stores()},
         }
 

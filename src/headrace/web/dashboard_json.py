@@ -1,18 +1,21 @@
-"""The JSON of the dashboard: one application, report through a follower, and directly if it runs in this process."""
+"""The JSON of the dashboard: one application, seen through a follower, and directly if it runs in this process."""
 
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from headrace.checkpoint.change_plan import ChangePlan
 from headrace.checkpoint.fingerprint import Fingerprint
 from headrace.model.clock import Clock, SystemClock
+from headrace.query.drops import describe_drops, explain_reason
 from headrace.query.follower import Follower
 from headrace.query.standby import read_report
 from headrace.query.status import ApplicationReport, RunningApplication, build_status, encode_slots, summarize_batches
 from headrace.secrets import mask_secrets
-from headrace.topology.describe import TopologyDescription
+from headrace.topology.describe import DescribedNode, TopologyDescription
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,12 +35,14 @@ class Limits:
 class ApplicationView:
     """An application as the dashboard shows it; `application` is there if it runs in this process.
 
-    The dashboard shows `settings` too, with secrets masked.
+    The dashboard shows `settings` too, with secrets masked, and what `plan` returns: the changes that the next start
+    would make to the checkpoint.
     """
 
     follower: Follower
     application: RunningApplication | None = None
     topology: TopologyDescription | None = None
+    plan: Callable[[], ChangePlan] | None = None
     settings: dict[str, Any] = field(default_factory=dict[str, Any])
     clock: Clock = field(default_factory=SystemClock)
     limits: Limits = field(default_factory=Limits)
@@ -59,11 +64,33 @@ class ApplicationView:
         return summarize_batches(self.follower, report or self.report())
 
     def topology_json(self) -> dict[str, Any]:
-        """Return the topology with the records of its nodes; without a topology, the checkpoint's sub-topologies."""
+        """Return the topology with the topics and stores of its nodes.
+
+        Without a topology, each sub-topology of the checkpoint is one node.
+        """
+        if self.topology is None:
+            return {"subtopologies": _draw_subtopologies(self.follower.snapshot.fingerprint)}
+        found = self.topology.as_dict()
+        for group, described in zip(found["subtopologies"], self.topology.subtopologies, strict=True):
+            for node, each in zip(group["nodes"], described.nodes, strict=True):
+                node |= {"topics": list_topics(each), "stores": list_stores(each)}
+        return found
+
+    def plan_json(self) -> dict[str, Any]:
+        """Return what the last start changed, and what the next one would change; None where that is not known."""
+        plan = None if self.plan is None else self.plan().to_json()
+        return {"last": self.report().changes, "next": plan}
+
+    def drops(self) -> dict[str, Any]:
+        """Return the dropped records: how many for each reason, and the last ones of each, the newest first."""
         snapshot = self.follower.snapshot
-        if self.topology is not None:
-            return {**self.topology.as_dict(), "counts": dict(self.report().nodes)}
-        return {"subtopologies": _draw_subtopologies(snapshot.fingerprint), "counts": {}}
+        return {
+            "reasons": [
+                {"reason": reason, "records": count, "why": explain_reason(reason)}
+                for reason, count in sorted(snapshot.dropped.items())
+            ],
+            "last": describe_drops(snapshot.drops),
+        }
 
     def dropped(self, report: ApplicationReport) -> dict[int, dict[str, int]]:
         """Return the records that each sub-topology dropped, by reason. The tasks of its sources are its tasks."""
@@ -122,6 +149,33 @@ class ApplicationView:
         }
 
 
+def list_topics(node: DescribedNode) -> list[str]:
+    """Return the topics of a source, or the topic of a sink; none if a pattern or a function names them.
+
+    >>> list_topics(DescribedNode("Source", "orders", "topics: [orders, returns]", (), ()))
+    ['orders', 'returns']
+    >>> list_topics(DescribedNode("Sink", "large", "topic: large", (), ()))
+    ['large']
+    """
+    match node.kind:
+        case "Source" if node.details.startswith("topics: ["):
+            return node.details.removeprefix("topics: [").removesuffix("]").split(", ")
+        case "Sink" if node.details.startswith("topic: "):
+            return [node.details.removeprefix("topic: ")]
+        case _:
+            return []
+
+
+def list_stores(node: DescribedNode) -> list[str]:
+    """Return the stores of a processor.
+
+    >>> list_stores(DescribedNode("Processor", "count", "stores: [counts]", (), ()))
+    ['counts']
+    """
+    names = node.details.removeprefix("stores: [").removesuffix("]")
+    return names.split(", ") if node.kind == "Processor" and names else []
+
+
 def _draw_subtopologies(fingerprint: Fingerprint | None) -> list[dict[str, Any]]:
     """Return each sub-topology that a checkpoint describes as one node."""
     if fingerprint is None:
@@ -134,7 +188,9 @@ def _draw_subtopologies(fingerprint: Fingerprint | None) -> list[dict[str, Any]]
                 {
                     "kind": "Processor",
                     "name": f"sub-topology {group.number}",
-                    "details": f"reads: {', '.join(group.reads)}; stores: [{', '.join(s.name for s in group.stores)}]",
+                    "details": f"reads: {', '.join(group.reads)}",
+                    "topics": list(group.reads),
+                    "stores": [shape.name for shape in group.stores],
                     "to": [],
                     "from": [],
                 }

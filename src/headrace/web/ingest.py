@@ -16,7 +16,6 @@ import queue
 import threading
 from collections.abc import Collection
 from dataclasses import KW_ONLY, dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +34,8 @@ from headrace.web.access import AccessPolicy, Authenticator
 from headrace.web.connections import ConnectionLimits
 from headrace.web.responses import NDJSON, error_response, handle_error, json_response
 from headrace.web.server import Listener, load_certificate
+
+_LAST_TIMESTAMP = 1 << 63  # ms
 
 
 @dataclass(frozen=True)
@@ -109,16 +110,11 @@ class HttpReader:
         self.url = self._listener.url
 
     async def _post(self, request: Request) -> Response:
-        body = await request.body()
-        lines = body.splitlines() if request.headers.get("content-type", "").startswith(NDJSON) else [body]
+        is_lines = request.headers.get("content-type", "").startswith(NDJSON)
         try:
-            values = [orjson.loads(line) for line in lines if line.strip()]
-            make = partial(make_record, key_of=self._source.key_of, timestamp_of=self._source.timestamp_of)
-            records = [make(value) for value in values]
-        except (orjson.JSONDecodeError, ConfigError) as error:
+            records = parse_body(self._source, await request.body(), is_lines=is_lines)
+        except ValueError as error:
             return error_response(400, "Malformed", str(error))
-        if not records:
-            return error_response(400, "Malformed", "the request has no record")
         post = _Post(records, request.headers.get("idempotency-key"))
         try:
             self._posts.put_nowait(post)
@@ -166,6 +162,37 @@ class HttpReader:
             post.done.set()
         self._listener.stop()
         self._listener.close()
+
+
+def parse_body(source: HttpSource, body: bytes, *, is_lines: bool) -> list[SourceRecord]:
+    """Makes the records of a request. Raises ValueError for one that cannot be written: it must not stop the source.
+
+    >>> parse_body(HttpSource("clicks", token="t", key_of="user"), b'{"user": 7}', is_lines=False)
+    [SourceRecord(key=7, value={'user': 7}, timestamp=None, headers=(), partition=None)]
+    """
+    lines = body.splitlines() if is_lines else [body]
+    try:
+        values = [orjson.loads(line) for line in lines if line.strip()]
+        records = [make_record(value, source.key_of, source.timestamp_of) for value in values]
+    except ConfigError as error:
+        raise ValueError(str(error)) from error
+    for record in records:
+        at = record.timestamp
+        if at is not None and (type(at) is not int or not 0 <= at < _LAST_TIMESTAMP):
+            raise ValueError(f"a timestamp is a number of milliseconds, not {str(at)[:50]}")
+        _check_encoding("key", source.key, record.key)
+        _check_encoding("value", source.value, record.value)
+    if not records:
+        raise ValueError("the request has no record")
+    return records
+
+
+def _check_encoding(part: str, serde: Serde[Any], value: Any) -> None:
+    try:
+        if value is not None:
+            serde.encode(value)
+    except Exception as error:
+        raise ValueError(f"the {part} {str(value)[:50]} cannot be written with {serde!r}: {error}") from error
 
 
 def _away(message: str) -> Response:

@@ -20,6 +20,7 @@ STATES = (
     "CREATED", "REBALANCING", "RUNNING", "PAUSED", "PENDING_SHUTDOWN", "NOT_RUNNING", "PENDING_ERROR", "ERROR",
     "UNKNOWN",
 )  # fmt: skip
+_SOURCE_AWAY = {"RETRYING", "FENCED", "FAILED"}
 
 
 def routes(view: ApplicationView) -> list[Route]:
@@ -52,6 +53,7 @@ class ViewCollector:
             return
         yield from _batch_metrics(self._view, snapshot, report)
         yield from _slot_metrics(report)
+        yield from _source_metrics(report)
         yield from _sink_metrics(report)
         yield from _record_metrics(snapshot, report)
         yield from _store_metrics(snapshot, report)
@@ -107,18 +109,32 @@ def _slot_metrics(report: ApplicationReport) -> Iterable[Metric]:
     yield CounterMetricFamily("headrace_task_moves", "Tasks that were given to another slot", report.moves)
 
 
+def _source_metrics(report: ApplicationReport) -> Iterable[Metric]:
+    sources = {source.name: source for source in report.sources}
+    lag = {name: source.lag for name, source in sources.items() if source.lag is not None}
+    yield _gauge("headrace_source_lag", "What a source has not read yet, in its own unit", "source", lag)
+    away = {name: int(source.state in _SOURCE_AWAY) for name, source in sources.items()}
+    yield _gauge("headrace_source_away", "1 while a source fails and is tried again", "source", away)
+    records = {name: source.records for name, source in sources.items()}
+    yield _counter("headrace_source_records", "Records that a source has written to the log", "source", records)
+    failures = {name: source.failures for name, source in sources.items()}
+    yield _counter("headrace_source_failures", "Attempts of a source that failed", "source", failures)
+
+
 def _sink_metrics(report: ApplicationReport) -> Iterable[Metric]:
     labels = {sink.name: sink for sink in report.sinks}
+    delivered = {name: sink.delivered for name, sink in labels.items()}
+    yield _gauge("headrace_sink_batch", "The last batch that the target of a sink has", "sink", delivered)
     waiting = {name: sink.waiting for name, sink in labels.items()}
     yield _gauge("headrace_sink_waiting_batches", "Batches that a sink lacks", "sink", waiting)
     away = {name: int(sink.is_away) for name, sink in labels.items()}
     yield _gauge("headrace_sink_away", "1 while the target of a sink does not take batches", "sink", away)
-    records = CounterMetricFamily("headrace_sink_records", "Records that a sink has taken", labels=["sink"])
-    rejected = CounterMetricFamily("headrace_sink_rejected_records", "Records that a sink rejected", labels=["sink"])
-    for name, sink in labels.items():
-        records.add_metric([name], sink.records)
-        rejected.add_metric([name], sink.rejected)
-    yield from (records, rejected)
+    records = {name: sink.records for name, sink in labels.items()}
+    yield _counter("headrace_sink_records", "Records that a sink has taken", "sink", records)
+    rejected = {name: sink.rejected for name, sink in labels.items()}
+    yield _counter("headrace_sink_rejected_records", "Records that a sink rejected", "sink", rejected)
+    failures = {name: sink.failures for name, sink in labels.items()}
+    yield _counter("headrace_sink_failures", "Attempts to write a batch that failed", "sink", failures)
 
 
 def _record_metrics(snapshot: Snapshot, report: ApplicationReport) -> Iterable[Metric]:

@@ -30,6 +30,7 @@ from headrace.web.access import COOKIE, AccessPolicy, Authenticator, make_token
 from headrace.web.connections import ConnectionLimits, ConnectionTable, HttpProtocol, TlsHandshake
 from headrace.web.dashboard_json import ApplicationView
 from headrace.web.openapi import openapi_route
+from headrace.web.recorder import Recorder
 from headrace.web.responses import error_response, handle_error
 
 HEALTH_LIMITS = ConnectionLimits(connections=64, per_client=16, receive_seconds=2.0, send_seconds=5.0)
@@ -44,14 +45,17 @@ def web_application(
     interval: int | timedelta = 1000,
     stop: threading.Event | None = None,
     cookie: str = COOKIE,
+    recorder: Recorder | None = None,
 ) -> ASGIApp:
     """Return the ASGI application of a view, for a server of your own. It sends events until `stop` is set.
 
-    Without a `token` everybody may read who reaches it: `Server` makes one, and this function does not.
+    Without a `token` everybody may read who reaches it: `Server` makes one, and this function does not. Without a
+    `recorder` the charts begin when the dashboard is opened for the first time.
     """
-    authenticator = Authenticator(token, cookie=cookie)
+    authenticator, stop = Authenticator(token, cookie=cookie), stop or threading.Event()
     seconds = milliseconds(interval, "the interval of events") / 1000
-    pages = dashboard.routes(view, authenticator=authenticator, interval=seconds, stop=stop or threading.Event())
+    recorder = recorder or Recorder(view, seconds, stop)
+    pages = dashboard.routes(view, authenticator=authenticator, recorder=recorder, interval=seconds, stop=stop)
     routes = [*stores.routes(view), *prometheus.routes(view), *health.routes(view), *pages]
     app = Starlette(
         routes=[*routes, openapi_route(routes)],
@@ -110,12 +114,13 @@ class Server:
         self.token = None if insecure else token or make_token()
         self._view, self._follow, self._stop = view, follow, threading.Event()
         context = load_certificate(certificate, private_key)
+        self._recorder = Recorder(view, milliseconds(interval, "the interval of events") / 1000, self._stop)
         main = Listener("headrace web", host, port, context, limits or ConnectionLimits())
         self._listeners, self.port, self.url = [main], main.port, main.url
         main.serve(
             web_application(
                 view, host=host, hosts=hosts, token=self.token, interval=interval, stop=self._stop,
-                cookie=f"{COOKIE}_{main.port}",
+                cookie=f"{COOKIE}_{main.port}", recorder=self._recorder,
             ),
             options or {},
         )  # fmt: skip
@@ -142,6 +147,7 @@ class Server:
         with suppress(StreamsError):  # `freshness` has the error, and a later refresh may succeed
             self._view.follower.refresh()
         self._following.enter_context(self._view.follower.following(self._follow))
+        self._recorder.start()
         for listener in self._listeners:
             listener.start()
         return self

@@ -38,12 +38,14 @@ class LogCleaner:
         self._reader, self._commits = reader, commits
         self._database, self._files = reader.database, reader.files
         self._thread: threading.Thread | None = None
-        self._busy = threading.Lock()
+        self._busy, self._starting = threading.Lock(), threading.Lock()
         self._is_stopped = False
 
     def start(self, now: int, interval: int) -> None:
         """Cleans in a thread, unless a process did so less than `interval` ms ago. Errors go to the program's log."""
-        if (self._thread is None or not self._thread.is_alive()) and not self._is_stopped:
+        with self._starting:  # `stop` must know a thread that runs
+            if self._is_stopped or (self._thread is not None and self._thread.is_alive()):
+                return
             thread = threading.Thread(target=self._clean_if_due, args=(now, interval), name="headrace-log-cleaner")
             with suppress(RuntimeError):  # the interpreter is shutting down
                 thread.start()
@@ -51,7 +53,8 @@ class LogCleaner:
 
     def stop(self) -> None:
         """Ends the thread after its current step."""
-        self._is_stopped = True
+        with self._starting:
+            self._is_stopped = True
         if self._thread is not None:
             self._thread.join()
 
@@ -87,7 +90,9 @@ class LogCleaner:
 
     def _clean_if_due(self, now: int, interval: int) -> None:
         try:
-            if not 0 <= now - self.last_cleaned() < interval:
+            with self._database.translate_errors():
+                is_due = not 0 <= now - self.last_cleaned() < interval
+            if is_due:
                 self.clean(now, fully=False)
         except StreamsError:
             _log.exception("the log in %s could not be cleaned", self._database.directory)

@@ -5,7 +5,6 @@ Clients do not survive a fork: each process creates its own.
 
 from __future__ import annotations
 
-import logging
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -16,6 +15,7 @@ import confluent_kafka.admin
 
 from headrace.config.settings import SHARED_BY_CLIENTS
 from headrace.errors import ConfigError
+from headrace.log.client_log import ClientLog
 from headrace.model.threads import SYSTEM_THREADS, Threads
 
 kafka: Any = confluent_kafka  # its types are incomplete
@@ -34,7 +34,6 @@ _DEFAULTS: dict[Kind, dict[str, Any]] = {
         "retry.backoff.ms": 5,  # with the default, every transaction waits 100 ms for the one before it
     },
 }
-_LOGGER = logging.getLogger("headrace.log.kafka")
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,9 +91,10 @@ def create_client(kind: Kind, settings: ClientSettings, fixed: Mapping[str, Any]
         return settings.make_client(kind, settings.of(kind, fixed or {}))
     constructors = {"admin": kafka_admin.AdminClient, "consumer": kafka.Consumer, "producer": kafka.Producer}
     try:
-        return constructors[kind](settings.of(kind, fixed or {}), logger=_LOGGER)
+        return constructors[kind](settings.of(kind, fixed or {}), logger=ClientLog(settings.servers))
     except kafka.KafkaException as error:
-        raise ConfigError(f"the settings for Kafka's {kind} cannot be: {error.args[0].str()}") from error
+        hint = ". Give sasl.username and sasl.password instead" if "sasl.jaas.config" in settings.given else ""
+        raise ConfigError(f"Kafka's client does not take these settings: {error.args[0].str()}{hint}") from error
 
 
 def create_reader(settings: ClientSettings, group: str = "headrace") -> Any:

@@ -9,8 +9,8 @@ A batch may also be delivered in shares, each by another process (`ShareDelivery
 `<application>-delivery-<n>`. A share marks every partition that it has written. `BatchDelivery` then completes the
 batch: it sends what no share has marked, and moves the marker of the application.
 
-A new owner first fences every producer of the one before, then passes a barrier, and only then reads the marker. So
-nothing can be committed after it was read.
+A new owner first fences every producer of the one before, then passes a probe and a barrier, and only then reads the
+marker. So nothing can be committed after it was read.
 """
 
 from __future__ import annotations
@@ -213,6 +213,10 @@ class BatchDelivery:
 
     def _take_over(self, application: str, producer: TransactionalProducer) -> DeliveryMarker:
         """Fences the shares of earlier owners, and returns the marker, which only this process can change now."""
+        if not self._markers.is_clear(application, FOREIGN_TRANSACTION):
+            self._fence_shares(application, self._markers.read(application).shares)
+            if not self._markers.is_clear(application):
+                raise hanging_transaction(marker_partition(application))
         barrier, fenced = owner_barrier(application, producer.name), 0
         while True:
             # A share that stopped inside its transaction hides everything behind it until the share is fenced.
@@ -308,6 +312,8 @@ class ShareDelivery:
         application, ordinal = key
         try:
             producer = TransactionalProducer(self._settings, self._topics, _share_id(*key), batch_size)
+            if not self._markers.is_clear(application):
+                raise hanging_transaction(marker_partition(application))
             is_visible = self._markers.pass_barrier(application, producer, share_barrier(application, ordinal))
         except ProducerFencedError as error:  # another process took up the share at the same moment
             raise OutcomeUnknownError(str(error)) from error

@@ -8,6 +8,7 @@ from collections.abc import Set as AbstractSet
 from typing import Any
 
 from headrace.log.base import BaseLog
+from headrace.log.kafka.broker_version import check_brokers
 from headrace.log.kafka.clients import AdminConnection, ClientSettings, parse_servers
 from headrace.log.kafka.consumer_groups import ConsumerGroups, GroupMembers
 from headrace.log.kafka.delivery import BatchDelivery, ShareDelivery
@@ -29,7 +30,7 @@ class Connections:
         self.reader = PartitionReader(self.admin, self.topics)
         self.checker = RecordChecker(self.topics)
         self.appender = Appender(settings, self.checker, self.reader)
-        markers = MarkerTopics(self.topics, self.reader, settings)
+        markers = MarkerTopics(self.topics, self.reader, settings, self.appender.append_unchecked)
         self.batches = BatchDelivery(settings, self.topics, markers, self.checker)
         self.shares = ShareDelivery(settings, self.topics, markers, self.checker)
         self.groups, self.members = ConsumerGroups(self.admin, self.topics), GroupMembers(settings, clock)
@@ -72,6 +73,9 @@ class KafkaLog(BaseLog[Connections]):
 
     def _close(self, resources: Connections) -> None:
         resources.close()
+
+    def check_brokers(self) -> None:
+        check_brokers(self._settings)
 
     # ---------------------------------------------------------------------------------------------------- topics
     def topics(self) -> Mapping[str, Topic]:

@@ -6,18 +6,23 @@
 | `delivered <topic>-<partition>` | number | -            | with a share of a batch, for each of its partitions |
 | `barrier`                       | -      | line         | by a new producer of the application                |
 | `barrier <share>`               | -      | -            | by a new producer of a share                        |
+| `probe`                         | -      | -            | before a barrier, and in no transaction             |
 
 `line` is the name of the producer that owns the deliveries, and `shares` the number of transactional ids that shares
 have used. The markers of a share lie behind the marker of the batch before, so readers look from there on.
 
 A barrier is a record that a new producer writes and waits to see. Everything that was committed before is visible then.
+
+A probe is visible as soon as no transaction is open before it. The cluster may have lost the end of one here, while a
+broker crashed. The next transaction of the same producer would end it, as a commit or an abort, whatever it was: so a
+new producer passes a probe before its barrier, and decides nothing that it cannot know.
 """
 
 from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import NamedTuple
 
@@ -31,7 +36,7 @@ from headrace.log.protocol import LogRow, Records
 from headrace.model.ids import TopicPartition
 from headrace.model.record import Headers
 
-_DELIVERED, _BARRIER = b"delivered", b"barrier"
+_DELIVERED, _BARRIER, _PROBE = b"delivered", b"barrier", b"probe"
 _OWNER, _SHARES = "line", "shares"  # headers
 _FIRST_STEP = 64  # offsets to look back at first; a delivery takes two
 _PAUSE = 0.004  # seconds
@@ -110,10 +115,19 @@ def parse_markers(rows: Iterable[LogRow]) -> DeliveryMarker | None:
 
 # ------------------------------------------------------------------------------------------------------------ topic
 class MarkerTopics:
-    """Creates and reads marker topics, and waits until committed records are visible."""
+    """Creates and reads marker topics, and waits until committed records are visible.
 
-    def __init__(self, topics: Topics, reader: PartitionReader, settings: ClientSettings) -> None:
-        self._topics, self._reader, self._timeout = topics, reader, settings.timeout
+    `append` stores records without a transaction, and returns their offsets.
+    """
+
+    def __init__(
+        self,
+        topics: Topics,
+        reader: PartitionReader,
+        settings: ClientSettings,
+        append: Callable[[Batch], Sequence[int]],
+    ) -> None:
+        self._topics, self._reader, self._timeout, self._append = topics, reader, settings.timeout, append
         self._threads = settings.threads
         self._hidden = set[TopicPartition]()  # where open transactions of others hide what was delivered
 
@@ -139,6 +153,11 @@ class MarkerTopics:
                 return found
         return DeliveryMarker()
 
+    def is_clear(self, application: str, timeout: float | None = None) -> bool:
+        """Returns True as soon as no transaction is open in the topic, and False after the timeout."""
+        (end,) = self._append(_make_records(application, [_PROBE], b""))
+        return self._is_visible(marker_partition(application), end, timeout)
+
     def pass_barrier(
         self, application: str, producer: TransactionalProducer, barrier: Batch, timeout: float | None = None
     ) -> bool:
@@ -147,9 +166,12 @@ class MarkerTopics:
         Creating the producer has ended the transactions of earlier ones, but a broker that has just started may hide
         the end of a partition for a moment.
         """
-        ends, at = producer.commit([], barrier), marker_partition(application)
+        at = marker_partition(application)
+        return self._is_visible(at, producer.commit([], barrier)[at], timeout)
+
+    def _is_visible(self, at: TopicPartition, end: int, timeout: float | None) -> bool:
         deadline = self._threads.seconds() + (self._timeout if timeout is None else timeout)
-        while self._reader.ends([at])[at] <= ends[at]:
+        while self._reader.ends([at])[at] <= end:
             if self._threads.seconds() > deadline:
                 return False
             self._threads.sleep(_PAUSE)

@@ -1,12 +1,11 @@
 """Requests to a Kafka cluster: they are repeated until the timeout, and Kafka's errors become errors of a log.
 
 `ask` is for calls that wait, and `ask_all` for calls of the admin client, which return futures. While a request waits,
-the program's log says so every few seconds.
+the program's log says so every ten seconds.
 """
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Callable, Collection, Generator, Mapping
 from concurrent.futures import Future, wait
@@ -26,6 +25,7 @@ from headrace.errors import (
     UnknownGroupError,
     UnknownTopicError,
 )
+from headrace.log.client_log import warn
 from headrace.log.kafka.clients import AdminConnection, ClientSettings, kafka
 
 _code = kafka.KafkaError
@@ -77,7 +77,6 @@ _FIRST_SLICE, _LONGEST_SLICE = 1.0, 5.0  # seconds
 _FIRST_WARNING, _BETWEEN_WARNINGS = 2.5, 5.0  # seconds
 _PAUSE = 0.1  # seconds between two attempts
 _MARGIN = 15.0  # seconds: the library crashes where the admin client gives up a request, so we give up before it
-_LOGGER = logging.getLogger("headrace.log.kafka")
 Answer = TypeVar("Answer")
 Name = TypeVar("Name")
 
@@ -130,10 +129,12 @@ class Deadline:
         if now < self._next_warning:
             return
         self._next_warning = now + _BETWEEN_WARNINGS
-        _LOGGER.warning(
-            "%s got no answer from %s for %.0f s: waiting for %.0f s more, then giving up",
-            self._doing, self._servers, now - self._began, max(self.left, 0),
-        )  # fmt: skip
+        waited, left = now - self._began, max(self.left, 0)
+        warn(
+            self._servers,
+            f"{self._doing} got no answer from {self._servers} for {waited:.0f} s: waiting for {left:.0f} s more, then "
+            "giving up",
+        )
 
 
 def ask(admin: AdminConnection, doing: str, question: Callable[[float], Answer]) -> Answer:

@@ -14,9 +14,9 @@ import threading
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from importlib import import_module
 from typing import Any, NamedTuple
 
+from headrace.extras import import_extra
 from headrace.model.record import Headers, Record
 from headrace.runtime.environment import Emit, Env
 from headrace.runtime.failures import Failures
@@ -107,8 +107,7 @@ def map_values_batch(node: MapValuesBatch, env: Env, failures: Failures, emit: E
 
 
 def _to_arrow(values: list[Any]) -> Any:
-    pyarrow: Any = import_module("pyarrow")  # only functions of Arrow arrays need it
-    return pyarrow.array(values)
+    return import_extra("pyarrow", "spark").array(values)
 
 
 def _to_list(results: Any) -> list[Any]:

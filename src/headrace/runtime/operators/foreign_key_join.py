@@ -29,8 +29,9 @@ def hash_of(value: Serde) -> Callable[[Any], bytes | None]:
     return lambda v: None if v is None else blake2b(encode(v), digest_size=16).digest()
 
 
-def subscribe(node: Subscribe, foreign_key: Serde, value_serde: Serde, env: Env, emit: Emit) -> Emit:
-    on, drop, here, versioned, encode = node.on, env.drop, env.here, node.versioned, foreign_key.encode
+def subscribe(node: Subscribe, foreign_key: Serde, value_serde: Serde, partition: int, env: Env, emit: Emit) -> Emit:
+    """`partition` is that of the task: a record of a topic that has grown may come from another one."""
+    on, drop, versioned, encode = node.on, env.drop, node.versioned, foreign_key.encode
     digest = hash_of(value_serde)
 
     def changed(new: Any, old: Any) -> bool:
@@ -61,7 +62,6 @@ def subscribe(node: Subscribe, foreign_key: Serde, value_serde: Serde, env: Env,
             return
         old_key = None if old is None else on(key, old)
         new_key = None if new is None else on(key, new)
-        partition = here.metadata.partition if here.metadata else None
         for foreign, instruction in instructions(new, old_key, new_key):
             emit(foreign, Subscription(digest(new), instruction, key, partition), timestamp, headers)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from headrace.errors import StreamsError, TopologyError
@@ -23,6 +24,14 @@ def process(node: Process, user: Any) -> Emit:
         handle(record_of(key, value, timestamp, headers))
 
     return run
+
+
+def make(node: str, supplier: Callable[[], Any]) -> Any:
+    """Makes a processor or a transformer."""
+    try:
+        return supplier()
+    except Exception as error:
+        raise StreamsError(f"{node}: its supplier failed: {type(error).__name__}: {error}") from error
 
 
 def start(user: Any, context: Context) -> None:

@@ -27,7 +27,8 @@ class Inlet(NamedTuple):
 
     `read_all` decodes the keys and values of a partition batch; it returns None where records must be read one by one.
     `tally` counts a partition batch of records, and `add` takes the number of records of a key; both are None if the
-    source does not lead to a count.
+    source does not lead to a count. `relay` takes a partition batch to the only sink, where only functions without
+    state are between; it is None elsewhere. `tally` and `relay` return False if they have done nothing.
     """
 
     name: str
@@ -36,6 +37,7 @@ class Inlet(NamedTuple):
     read_all: Callable[[PartitionBatch], tuple[Sequence[Any], Sequence[Any]] | None] = lambda batch: None
     tally: Callable[[PartitionBatch], bool] | None = None
     add: Emit | None = None
+    relay: Callable[[PartitionBatch], bool] | None = None
 
 
 def inlet(
@@ -115,9 +117,12 @@ def read_and_extract(
         except StreamsError:
             raise
         except Exception as error:
-            raise StreamsError(
-                f"{name}: the timestamp extractor failed on {row[0]}/{row[1]} at offset {row[2]}"
-            ) from error
+            where = f"{name}: the timestamp extractor failed on {row[0]}/{row[1]} at offset {row[2]}"
+            failed = StreamsError(
+                f"{where}: {type(error).__name__}: {error}. If it returns a negative number, the record is dropped"
+            )
+            failed.summary = f"{where}: {type(error).__name__}"
+            raise failed from error
         if type(timestamp) is not int:
             raise StreamsError(f"{name}: a timestamp extractor returns milliseconds as an int, not {timestamp!r}")
         if timestamp < 0:

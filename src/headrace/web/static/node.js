@@ -1,18 +1,12 @@
 // The panel of a node: its stores, what each of its tasks did, and the last records that went through it.
-// Whatever comes from the application is set as text, never as markup.
 
-import { ask, bytes, choose } from "./stores.js";
+import { $, ask, fillTable, make } from "./api.js";
+import { bytes, count, instant } from "./format.js";
+import { choose } from "./stores.js";
 
-const $ = (id) => document.getElementById(id);
-const make = (name, properties, ...children) => {
-  const element = Object.assign(document.createElement(name), properties);
-  element.append(...children);
-  return element;
-};
-const time = (ms) => { try { return new Date(ms).toISOString(); } catch { return String(ms); } };
-const where = ({ topic, partition, offset }) => (partition === null ? topic : `${topic}-${partition}`) + (offset === null ? "" : ` · offset ${offset}`);
+const where = ({ topic, partition, offset }) => (partition === null ? topic : `${topic}-${partition}`) + (offset === null ? "" : ` at ${offset}`);
 
-let chosen = null, asking = false;
+let chosen = null, asking = false, onClose = () => {};
 
 const bars = (title, tasks, valueOf, words) => {
   const most = Math.max(1, ...tasks.map(valueOf));
@@ -26,8 +20,6 @@ const bars = (title, tasks, valueOf, words) => {
     }));
 };
 
-const count = (value) => value.toLocaleString("en");
-
 const fill = (told) => {
   const found = [];
   if (told.tasks.length && told.records !== null) found.push(bars("records by task", told.tasks, (task) => task.records, count));
@@ -36,32 +28,29 @@ const fill = (told) => {
   $("node-tasks").replaceChildren(...found);
   $("node-records").textContent = told.records === null ? "" : `${count(told.records)} records since the application was started`;
   $("samples").hidden = told.samples.length === 0;
-  $("samples").tBodies[0].replaceChildren(
-    ...told.samples.toReversed().map((sample) => make("tr", {},
-      make("td", { textContent: sample.key === null ? "∅" : sample.key, className: sample.key === null ? "none" : "" }),
-      make("td", { textContent: sample.value === null ? "∅" : sample.value, className: sample.value === null ? "none" : "" }),
-      make("td", { textContent: `${time(sample.timestamp)}\n${where(sample)}` }))),
-  );
+  fillTable($("samples"), told.samples.toReversed().map((sample) => [instant(sample.timestamp), where(sample), sample.key, sample.value]));
 };
 
 // Called with every event, too: what is shown follows the application.
 export const follow = async () => {
   if (!chosen || asking) return;
   asking = true;
-  const name = chosen.node.name;
+  const { name } = chosen;
   try {
     const told = await ask(`/api/nodes/${encodeURIComponent(name)}`);
-    if (chosen?.node.name === name) fill(told);
+    if (chosen?.name === name) fill(told);
   } catch (error) {
     if (error.status !== 404) $("node-records").textContent = error.message;
   } finally {
     asking = false;
-    if (chosen && chosen.node.name !== name) follow();
+    if (chosen && chosen.name !== name) follow();
   }
 };
 
-export const showNode = (node, names, stores) => {
-  chosen = { node, stores: names };
+// `closed` is called when the user closes the panel.
+export const showNode = (node, stores, closed) => {
+  chosen = node;
+  onClose = closed;
   $("node-panel").hidden = false;
   $("node-name").textContent = node.name;
   $("node-details").textContent = node.details;
@@ -69,8 +58,8 @@ export const showNode = (node, names, stores) => {
   $("node-tasks").replaceChildren();
   $("samples").hidden = true;
   $("node-stores").replaceChildren(
-    ...stores.filter((store) => names.includes(store.name)).map((store) => {
-      const button = make("button", { type: "button", textContent: `${store.name}, ${store.entries} entries` });
+    ...stores.filter((store) => node.stores.includes(store.name)).map((store) => {
+      const button = make("button", { type: "button", textContent: `${store.name}, ${count(store.entries)} entries` });
       button.addEventListener("click", () => { choose(store); $("stores-panel").scrollIntoView({ block: "nearest" }); });
       return button;
     }),
@@ -78,5 +67,4 @@ export const showNode = (node, names, stores) => {
   return follow();
 };
 
-export const forget = () => { chosen = null; $("node-panel").hidden = true; };
-$("node-close").addEventListener("click", forget);
+$("node-close").addEventListener("click", () => { chosen = null; $("node-panel").hidden = true; onClose(); });

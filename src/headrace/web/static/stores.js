@@ -1,43 +1,25 @@
 // The store browser: one key, or page by page.
 
-const $ = (id) => document.getElementById(id);
-const text = (value) => (typeof value === "string" ? value : JSON.stringify(value));
-
-export const ask = async (path) => {
-  const response = await fetch(path, { headers: { accept: "application/json" } });
-  const found = await response.json();
-  if (!response.ok) throw Object.assign(new Error(found.message || response.statusText), { status: response.status });
-  return found;
-};
-
-export const bytes = (value) => {
-  const unit = value < 1024 ? 0 : Math.min(4, Math.floor(Math.log2(value) / 10));
-  return `${(value / 1024 ** unit).toFixed(unit ? 1 : 0)} ${["B", "KiB", "MiB", "GiB", "TiB"][unit]}`;
-};
+import { $, ask, make } from "./api.js";
+import { count, instant } from "./format.js";
 
 let store = null, next = null;
 
-const columnsOf = (rows) => ["key", "window", "value", "timestamp", "valid_to"].filter((name) => rows.some((row) => name in row));
+const COLUMNS = { key: "key", window: "window", value: "value", timestamp: "time", valid_to: "valid until" };
+const columnsOf = (rows) => Object.keys(COLUMNS).filter((name) => rows.some((row) => name in row));
 const shown = (name, value) => {
   if (value === null || value === undefined) return "";
-  if (name === "window") return `${value.start} – ${value.end}`;
-  return text(value);
+  if (name === "window") return `${instant(value.start)} – ${instant(value.end)}`;
+  if (name === "timestamp" || name === "valid_to") return instant(value);
+  return typeof value === "string" ? value : JSON.stringify(value);
 };
 
 const fill = (rows, keep) => {
   const [head, body] = [$("rows").tHead, $("rows").tBodies[0]];
   if (!keep) body.replaceChildren();
   const columns = columnsOf(rows);
-  if (columns.length) {
-    const line = document.createElement("tr");
-    line.append(...columns.map((name) => Object.assign(document.createElement("th"), { textContent: name })));
-    head.replaceChildren(line);
-  }
-  for (const row of rows) {
-    const line = document.createElement("tr");
-    line.append(...columns.map((name) => Object.assign(document.createElement("td"), { textContent: shown(name, row[name]) })));
-    body.append(line);
-  }
+  if (columns.length) head.replaceChildren(make("tr", {}, ...columns.map((name) => make("th", { textContent: COLUMNS[name] }))));
+  body.append(...rows.map((row) => make("tr", {}, ...columns.map((name) => make("td", { textContent: shown(name, row[name]) })))));
 };
 
 const look = async (more) => {
@@ -68,22 +50,22 @@ export const choose = (chosen) => {
   return look(false);
 };
 
-export const list = (stores) => {
+export const listStores = (stores) => {
+  $("stores-panel").hidden = stores.length === 0;
   $("stores").replaceChildren(
     ...stores.map((each) => {
-      const button = Object.assign(document.createElement("button"), { type: "button", title: `${each.kind}, ${each.key} → ${each.value}` });
+      const entries = make("small", { className: "entries", textContent: count(each.entries) });
+      const button = make("button", { type: "button", title: `${each.kind}, ${each.key} → ${each.value}` }, each.name, entries);
       button.dataset.name = each.name;
       button.setAttribute("aria-pressed", "false");
-      const count = Object.assign(document.createElement("small"), { className: "entries", textContent: ` ${each.entries}` });
-      button.append(document.createTextNode(each.name), count);
       button.addEventListener("click", () => choose(each));
       return button;
     }),
   );
 };
 
-export const counts = (entries) => {
-  for (const button of $("stores").children) button.querySelector(".entries").textContent = ` ${entries[button.dataset.name] ?? ""}`;
+export const showEntries = (entries) => {
+  for (const button of $("stores").children) button.querySelector(".entries").textContent = count(entries[button.dataset.name]);
 };
 
 $("browse").addEventListener("submit", (event) => { event.preventDefault(); look(false); });

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, NamedTuple
 
@@ -41,6 +41,8 @@ Action = Literal["kept", "renamed", "moved", "rescaled", "new", "removed", "inco
 Subject = Literal["sub-topology", "store", "internal topic", "source"]
 ARCHIVE = 1_000_000  # removed sub-topologies get numbers from here on: no topology has so many
 _GLOBAL = "(global stores)"  # what the task that fills the global stores is said to read
+REPARTITION = "-repartition"  # the end of the name of a topic that is named after a store
+_TIMELESS = ("KeyValueKind", "LruKind", "SubscriptionKind")  # kinds of stores in which no record is late
 _NUMBER = re.compile(r"\d{10}")
 _SIGNS: dict[Action, str] = {
     "kept": " ",
@@ -67,7 +69,8 @@ NO_SIZE = Size()
 class Change:
     """What happens to one sub-topology, store, internal topic or source.
 
-    `size` is what its tasks hold. `decision` says what the user must decide; None if nothing.
+    `size` is what its tasks hold. `decision` says what the user must decide, `choice` what they may choose instead of
+    the effect; None if nothing.
     """
 
     subject: Subject
@@ -77,6 +80,7 @@ class Change:
     effect: str = ""
     size: Size = NO_SIZE
     decision: str | None = None
+    choice: str | None = None
 
 
 class Origin(NamedTuple):
@@ -84,6 +88,16 @@ class Origin(NamedTuple):
 
     store: str
     subtopology: int
+
+
+class Aside(NamedTuple):
+    """Removed stores whose rows leave the tasks of a sub-topology for an archived one, and its number.
+
+    A store of the topology has the name, or the tasks are divided, and the keys of removed stores are not known.
+    """
+
+    number: int
+    stores: frozenset[str]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,6 +121,8 @@ class ChangePlan:
     rebuilt: frozenset[str]  # stores whose logging changed: what local copies hold of them is not valid
     migrated: frozenset[str]  # stores whose values get another form
     tasks: Mapping[int, tuple[int, int]] = field(default_factory=dict[int, tuple[int, int]])  # old and new task counts
+    set_aside: Mapping[int, Aside] = field(default_factory=dict[int, Aside])  # by old sub-topology
+    fillable: frozenset[str] = frozenset()  # new stores, which can be filled from history (`backfill`)
 
     @property
     def decisions(self) -> list[str]:
@@ -115,7 +131,8 @@ class ChangePlan:
 
     @property
     def has_changes(self) -> bool:
-        return any(change.action != "kept" for change in self.changes)
+        begun = _unmigrated_stores(self.fingerprint) - _unmigrated_stores(self.before)
+        return any(change.action != "kept" for change in self.changes) or bool(self.migrated or begun)
 
     # ------------------------------------------------------------------------------------------------ its new form
     @property
@@ -129,6 +146,10 @@ class ChangePlan:
     def task_count(self, number: int) -> int:
         """The tasks of a sub-topology before its state is divided."""
         return self.tasks[number][0] if number in self.tasks else self._group(number).tasks
+
+    def old_task_count(self, number: int) -> int:
+        """The tasks of a sub-topology of the checkpoint."""
+        return next(group.tasks for group in _with_globals(self.before) if group.number == number)
 
     @property
     def rescaled(self) -> dict[int, tuple[int, int]]:
@@ -181,7 +202,7 @@ class ChangePlan:
     # ------------------------------------------------------------------------------------------------ for its readers
     def to_json(self) -> dict[str, Any]:
         """The plan as plain data."""
-        fields = ("subject", "name", "action", "before", "effect", "decision")
+        fields = ("subject", "name", "action", "before", "effect", "decision", "choice")
         return {
             "application": self.application,
             "batch": self.batch,
@@ -200,6 +221,8 @@ class ChangePlan:
             if change.effect:
                 size = f" ({change.size.entries:,} entries, {change.size.bytes:,} bytes)" if change.size.bytes else ""
                 lines.append(f"      {change.effect}{size}")
+            if change.choice is not None:
+                lines.append(f"      or: {change.choice}")
             if change.decision is not None:
                 lines.append(f"      decide: {change.decision}")
         counts = [f"{count} {action}" for action in _SIGNS if (count := sum(c.action == action for c in self.changes))]
@@ -211,6 +234,21 @@ class ChangePlan:
         else:
             lines.append("Nothing changes.")
         return "\n".join(lines)
+
+
+def _unmigrated_stores(fingerprint: Fingerprint) -> set[str]:
+    """The stores that have values in an earlier form."""
+    shapes = [shape for group in fingerprint.groups for shape in group.stores]
+    return {shape.name for shape in (*shapes, *fingerprint.global_stores) if shape.unmigrated}
+
+
+def without_stores(fingerprint: Fingerprint, names: Collection[str]) -> Fingerprint:
+    """Returns a fingerprint that does not have some stores yet: the next plan says again that they are new."""
+    groups = tuple(
+        group._replace(stores=tuple(shape for shape in group.stores if shape.name not in names))
+        for group in fingerprint.groups
+    )
+    return replace(fingerprint, groups=groups)
 
 
 # ------------------------------------------------------------------------------------------------- matching of stores
@@ -245,9 +283,9 @@ def match_stores(before: Fingerprint, now: Fingerprint) -> StoreMatch:
     """Finds the old store of each new store. The module's docstring has the rules."""
     knows_places = bool(before.lineages)
     old, new = _stores(before, knows_places=knows_places), _stores(now, knows_places=knows_places)
-    decided, returning = set(before.decided), {removed.shape.name for removed in before.removed}
+    decided = set(before.decided)
     pairs = {name: name for name in new if name in old and (not is_generated(name) or name in decided)}
-    returning -= old.keys()
+    returning = {name for name in new.keys() - old.keys() if find_returning(before, new[name]) is not None}
 
     def match(
         looks: Callable[[_Store], tuple[Any, ...]], may_pair: Callable[[str, str], bool] = lambda one, other: True
@@ -274,6 +312,18 @@ def match_stores(before: Fingerprint, now: Fingerprint) -> StoreMatch:
     left = sorted(new.keys() & old.keys() - pairs.keys() - set(pairs.values()) - unclear.keys())
     pairs |= {name: name for name in left if old[name].lineage.upstream == new[name].lineage.upstream}
     return StoreMatch(pairs, unclear)
+
+
+def find_returning(before: Fingerprint, store: _Store) -> RemovedStore | None:
+    """Returns the removed store that a new one continues: that of its name. A generated name is not enough."""
+    found = [removed for removed in before.removed if removed.shape.name == store.shape.name]
+    if is_generated(store.shape.name):
+        found = [
+            removed
+            for removed in found
+            if removed.shape[1:4] == store.shape[1:4] and removed.lineage.upstream in {(), store.lineage.upstream}
+        ]
+    return max(found, key=lambda removed: removed.batch, default=None)
 
 
 def _both_generated(one: str, other: str) -> bool:
@@ -333,10 +383,9 @@ def match_topics(before: Iterable[str], now: Iterable[str], stores: Mapping[str,
     old, new = set(before), set(now)
     pairs = {name: name for name in old & new if not is_generated(name)}
     for store, was in stores.items():
-        for name in sorted(new - set(pairs.values())):
-            former = was + name.removeprefix(store)
-            if name.startswith(store) and former in old:
-                pairs[former] = name
+        name, former = store + REPARTITION, was + REPARTITION
+        if name in new - set(pairs.values()) and former in old:
+            pairs[former] = name
     ours, theirs = defaultdict[str, list[str]](list), defaultdict[str, list[str]](list)
     for name in sorted(new - set(pairs.values())):
         ours[_NUMBER.sub("#", name)].append(name)
@@ -423,14 +472,18 @@ def plan_changes(
     *,
     migrations: Mapping[str, str] | None = None,
     refusals: Callable[[int], Sequence[str]] | None = None,
+    history: Callable[[str], str | None] | None = None,
+    starts: Mapping[str, str] | None = None,
+    migrates_all: bool = False,
 ) -> ChangePlan:
     """Compares a checkpoint with a topology.
 
     `migrations` has the stores whose values can be migrated, with the name of the serde that they can be migrated from.
     `refusals` says why the state of a sub-topology cannot be divided among another number of tasks; without it no state
-    is.
+    is. `history` says what of the log a new store can be filled from, if anything, and `starts` where sources begin
+    that are new. With `migrates_all`, values get their new form now, and not when they are read.
     """
-    return _Planner(ledger, now, migrations or {}, refusals).plan()
+    return _Planner(ledger, now, migrations or {}, refusals, history, starts or {}, migrates_all=migrates_all).plan()
 
 
 class _Planner:
@@ -440,17 +493,21 @@ class _Planner:
         now: Fingerprint,
         migrations: Mapping[str, str],
         refusals: Callable[[int], Sequence[str]] | None,
+        history: Callable[[str], str | None] | None,
+        starts: Mapping[str, str],
+        *,
+        migrates_all: bool,
     ) -> None:
+        self.migrates_all, self.unmigrated = migrates_all, dict[str, str]()  # stores with the serde of their old values
         before = ledger.fingerprint or now
         self.ledger, self.before, self.now = ledger, before, now
-        self.migrations, self.refusals = migrations, refusals
+        self.migrations, self.refusals, self.history, self.starts = migrations, refusals, history, starts
         self.old, self.new = _stores(before), _stores(now)
         self.match = match_stores(before, now)
-        self.removed = {removed.shape.name: removed for removed in before.removed}
         self.stores = {name: Origin(old, self.old[old].subtopology) for name, old in self.match.pairs.items()}
-        for name in self.new.keys() - self.stores.keys():
-            if name in self.removed:
-                self.stores[name] = Origin(name, self.removed[name].subtopology)
+        found = {name: find_returning(before, store) for name, store in self.new.items() if name not in self.stores}
+        self.returning = {name: removed for name, removed in found.items() if removed is not None}
+        self.stores |= {name: Origin(name, removed.subtopology) for name, removed in self.returning.items()}
         self.topics = match_topics(before.partitions, now.partitions, self.match.pairs)
         self.origins = _match_groups(before, now, self.stores, self.topics.pairs)
         self.old_groups = {group.number: group for group in _with_globals(before)}
@@ -461,13 +518,15 @@ class _Planner:
         numbers = iter(range(self._first_free_number(), ARCHIVE * 2))
         gone = sorted(self.old_groups.keys() - set(self.origins.values()))
         archived = {number: next(numbers) for number in gone if self._has_state(number)}
+        removed = list(self._removed(archived))
+        aside = self._find_aside(removed, numbers)
         changes = [*self._groups(), *self._store_changes(), *self._internal_topics(), *self._sources()]
         return ChangePlan(
             application=self.ledger.application,
             batch=self.ledger.number,
             changes=tuple(changes),
             before=self.before,
-            fingerprint=replace(self.now, removed=tuple(self._removed(archived))),
+            fingerprint=self._with_unmigrated(replace(self.now, removed=tuple(self._move_aside(removed, aside)))),
             origins=self.origins,
             archived=archived,
             stores=self.stores,
@@ -477,7 +536,21 @@ class _Planner:
             rebuilt=frozenset(self.rebuilt),
             migrated=frozenset(self.migrated),
             tasks=self._task_counts(),
+            set_aside=aside,
+            fillable=frozenset(c.name for c in changes if c.subject == "store" and self._is_fillable(c)),
         )
+
+    def _with_unmigrated(self, fingerprint: Fingerprint) -> Fingerprint:
+        def mark(shapes: Iterable[StoreShape]) -> tuple[StoreShape, ...]:
+            return tuple(shape._replace(unmigrated=self.unmigrated.get(shape.name, "")) for shape in shapes)
+
+        groups = tuple(group._replace(stores=mark(group.stores)) for group in fingerprint.groups)
+        return replace(fingerprint, groups=groups, global_stores=mark(fingerprint.global_stores))
+
+    def _is_fillable(self, change: Change) -> bool:
+        """True for a new store whose data the checkpoint keeps. Global stores always begin with their first record."""
+        is_global = any(shape.name == change.name for shape in self.now.global_stores)
+        return change.action == "new" and self.new[change.name].shape.logged and not is_global
 
     def _first_free_number(self) -> int:
         return max([ARCHIVE - 1, *(task.subtopology for task in self.ledger.tasks)]) + 1
@@ -491,6 +564,12 @@ class _Planner:
             for new, old in self.origins.items()
             if self.old_groups[old].tasks != self.new_groups[new].tasks
         }
+
+    def _tasks_before_division(self, number: int) -> int:
+        """The tasks of a new sub-topology at the time when stores move to it. Its state is divided after that."""
+        old = self.old_groups.get(self.origins.get(number, -1))
+        tasks = self.new_groups[number].tasks
+        return old.tasks if old is not None and (old.stores or tasks < old.tasks) else tasks
 
     def _size(self, number: int) -> Size:
         chains = [head.chain for task, head in self.ledger.tasks.items() if task.subtopology == number]
@@ -518,7 +597,7 @@ class _Planner:
         size = self._size(origin)
         if old.tasks != group.tasks and (old.stores or group.tasks < old.tasks):
             state = f", and its state ({_listed(s.name for s in old.stores)}) is divided again" if old.stores else ""
-            effect = f"it had {old.tasks} tasks and gets {group.tasks}{state}"
+            effect = f"it had {old.tasks} tasks and gets {group.tasks}{state}{_what_time_decides(old)}"
             why_not = ["it cannot be divided here"] if self.refusals is None else self.refusals(group.number)
             if not why_not:
                 return Change(
@@ -545,7 +624,7 @@ class _Planner:
     def _store_changes(self) -> Iterator[Change]:
         for name in sorted(self.new):
             yield self._store(name)
-        suspects = {old for olds in self.match.unclear.values() for old in olds} | self.new.keys()
+        suspects = {old for olds in self.match.unclear.values() for old in olds} | self.new.keys() - self.stores.keys()
         for name in sorted(self.old.keys() - set(self.match.pairs.values())):
             if name not in suspects:
                 effect = "its data stays in the checkpoint until `headrace state prune`, so that going back works"
@@ -555,22 +634,22 @@ class _Planner:
         origin, new = self.stores.get(name), self.new[name]
         if origin is None:
             return self._new_store(name)
-        returns = name not in self.match.pairs
-        old = self.removed[name].shape if returns else self.old[origin.store].shape
-        problem = self._problem(old, new.shape) or self._other_tasks(origin, new, returns=returns)
+        returning = self.returning.get(name)
+        old = self.old[origin.store].shape if returning is None else returning.shape
+        problem = self._problem(old, new.shape) or self._other_tasks(origin, new, returning)
         if problem is not None:
             what = f"store {name} {problem}"
             advice = "go back, or give the store another name, so that it begins empty"
-            if returns:
+            if returning is not None:
                 advice = f"`headrace state prune {name}` deletes the data of the store that was removed, or go back"
             return Change(
                 subject="store", name=name, action="incompatible", before=origin.store, effect=problem,
                 decision=f"{what}: {advice}",
             )  # fmt: skip
         effects = [*self._effects(old, new.shape)]
-        if returns:
-            batch = self.removed[name].batch
-            effects.insert(0, f"it comes back with the data of batch {batch}: it lacks the records since then")
+        if returning is not None:
+            came = f"it comes back with the data of batch {returning.batch}: it lacks the records since then"
+            effects.insert(0, came)
         action: Action = "kept"
         is_moved = self.origins.get(new.subtopology) != origin.subtopology
         size = self._size(origin.subtopology) if is_moved or origin.store != name or effects else NO_SIZE
@@ -597,7 +676,7 @@ class _Planner:
                 decision=f"{what}: `headrace state rename {name} OTHER-NAME` keeps the data of the old one",
             )
         if unclear is None:
-            return Change(subject="store", name=name, action="new", effect="it begins empty")
+            return self._with_choice(Change(subject="store", name=name, action="new", effect="it begins empty"))
         first = unclear[0]
         many = f"one of {_listed(unclear)}" if len(unclear) > 1 else first
         return Change(
@@ -605,6 +684,14 @@ class _Planner:
             decision=f"is store {name} the same as {many}, which is gone? If it is, "
             f"`headrace state rename {first} {name}`; if not, `headrace state remove {first}`",
         )  # fmt: skip
+
+    def _with_choice(self, change: Change) -> Change:
+        if any(shape.name == change.name for shape in self.now.global_stores):
+            return replace(change, effect="it is filled from the first record on, as every global table")
+        if self.history is None or not self._is_fillable(change):
+            return change
+        found = self.history(change.name)
+        return change if found is None else replace(change, choice=f"--backfill fills it from history: {found}")
 
     def _problem(self, old: StoreShape, new: StoreShape) -> str | None:
         """Returns why a store cannot go on with its data; None if it can."""
@@ -618,27 +705,39 @@ class _Planner:
             return f"had the kind {old.kind} and now has {new.kind}"
         if old.key != new.key:
             return f"had the key serde {old.key} and now has {new.key}"
-        if old.value != new.value and self.migrations.get(new.name) != old.value:
+        can_migrate = self.migrations.get(new.name)
+        if old.unmigrated and (old.value != new.value or can_migrate != old.unmigrated):
             return (
-                f"had the value serde {old.value} and now has {new.value}: give Materialized(migrate=Migration("
-                "old serde, function)), or a serde with the old name that reads both"
+                f"has values of {old.unmigrated} that are not migrated to {old.value} yet: leave migrate= and "
+                "migrate_from= in the program, or first run `headrace state migrate` with the program that has them"
+            )
+        if old.value not in (new.value, can_migrate):
+            return (
+                f"had the value serde {old.value} and now has {new.value}: give Materialized(migrate=function, "
+                "migrate_from=old serde), or a serde with the old name that reads both"
             )
         return None
 
-    def _other_tasks(self, origin: Origin, new: _Store, *, returns: bool) -> str | None:
+    def _other_tasks(self, origin: Origin, new: _Store, returning: RemovedStore | None) -> str | None:
         """Returns why a store cannot move: its sub-topologies have different numbers of tasks."""
-        if not returns and self.origins.get(new.subtopology) == origin.subtopology:
+        if returning is None and self.origins.get(new.subtopology) == origin.subtopology:
             return None
-        old_tasks = self.removed[new.shape.name].tasks if returns else self.old_groups[origin.subtopology].tasks
-        tasks = self.new_groups[new.subtopology].tasks
+        old_tasks = returning.tasks if returning else self.old_groups[origin.subtopology].tasks
+        tasks = self._tasks_before_division(new.subtopology)
         if old_tasks == tasks:
             return None
         return f"was in {old_tasks} tasks and now is in {tasks}, so that its keys would be in others"
 
     def _effects(self, old: StoreShape, new: StoreShape) -> Iterator[str]:
-        if old.value != new.value:
+        before = old.unmigrated or (old.value if old.value != new.value else "")
+        if old.logged != new.logged:
+            before = ""
+        if before and self.migrates_all:
             self.migrated.add(new.name)
-            yield f"its values are migrated from {old.value} to {new.value}"
+            yield f"its values are migrated from {before} to {new.value}"
+        elif before:
+            self.unmigrated[new.name] = before
+            yield f"its values are migrated from {before} to {new.value} when they are read"
         if old.logged != new.logged:
             self.rebuilt.add(new.name)
             yield "it is logged now, and begins empty" if new.logged else "it is not logged any more, and begins empty"
@@ -647,14 +746,34 @@ class _Planner:
         """Returns the stores that stay in the checkpoint although the topology has them no more."""
         successors = {old: new for new, old in self.origins.items()} | dict(archived)
         for removed in self.before.removed:
-            if removed.shape.name not in self.new:
+            if removed is not self.returning.get(removed.shape.name):
                 number = successors.get(removed.subtopology, removed.subtopology)
                 yield removed._replace(subtopology=number)
         for name in sorted(self.old.keys() - set(self.match.pairs.values())):
             old = self.old[name]
-            if name not in self.new and old.subtopology in successors and old.shape.logged:
+            if old.subtopology in successors and old.shape.logged:
                 tasks = self.old_groups[old.subtopology].tasks
-                yield RemovedStore(old.shape, successors[old.subtopology], tasks, self.ledger.number)
+                yield RemovedStore(old.shape, successors[old.subtopology], tasks, self.ledger.number, old.lineage)
+
+    def _find_aside(self, removed: Iterable[RemovedStore], numbers: Iterator[int]) -> dict[int, Aside]:
+        """Returns the removed stores that cannot stay in their tasks, by old sub-topology."""
+        found: dict[int, Aside] = {}
+        for store in removed:
+            group = self.new_groups.get(store.subtopology)
+            if group is None:  # it is in an archived one already
+                continue
+            is_divided = self._tasks_before_division(group.number) != group.tasks
+            if is_divided or store.shape.name in {shape.name for shape in group.stores}:
+                old = self.origins[group.number]
+                number, stores = found.get(old) or Aside(next(numbers), frozenset())
+                found[old] = Aside(number, stores | {store.shape.name})
+        return found
+
+    def _move_aside(self, removed: Iterable[RemovedStore], aside: Mapping[int, Aside]) -> Iterator[RemovedStore]:
+        by_group = {number: aside[old] for number, old in self.origins.items() if old in aside}
+        for store in removed:
+            number, stores = by_group.get(store.subtopology, (store.subtopology, frozenset[str]()))
+            yield store._replace(subtopology=number) if store.shape.name in stores else store
 
     # --------------------------------------------------------------------------------------------------------- topics
     def _internal_topics(self) -> Iterator[Change]:
@@ -680,7 +799,8 @@ class _Planner:
             elif name in known:
                 yield Change(subject="source", name=name, action="new", effect="it is read on from where it was left")
             else:
-                yield Change(subject="source", name=name, action="new", effect="auto.offset.reset says where it begins")
+                effect = self.starts.get(name, "auto.offset.reset says where it begins")
+                yield Change(subject="source", name=name, action="new", effect=effect)
         for name in sorted(old - new):
             effect = "it is no longer read; its position is kept"
             yield Change(subject="source", name=name, action="removed", before=name, effect=effect)
@@ -694,6 +814,17 @@ def _cannot_rescale(old: SubtopologyShape, new: SubtopologyShape) -> str:
     names = _listed(shape.name for shape in old.stores)
     state = f", and its state ({names}) would have to be rescaled" if names else ""
     return f"sub-topology {old.number} had {old.tasks} tasks and now has {new.tasks}{state}"
+
+
+def _what_time_decides(group: SubtopologyShape) -> str:
+    """Says what may be otherwise than with the new number of tasks from the start: only what depends on stream time."""
+    timed = [shape.name for shape in group.stores if not shape.kind.startswith(_TIMELESS)]
+    if not timed:
+        return ""
+    return (
+        f"; the stream time of a new task is the largest of those that its keys came from, so that a record of "
+        f"{_listed(timed)} may be late that was not before"
+    )
 
 
 def _window_size(kind: str) -> str | None:

@@ -1,0 +1,78 @@
+"""The Java that Spark runs on: `find_java` looks for it, `install_java` names the command that installs it."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import NamedTuple
+
+from headrace.errors import ConfigError
+
+OLDEST = 17
+_RELEASE = Path("/etc/os-release")
+
+
+class Java(NamedTuple):
+    """What was found, in words, and what is to be done if it will not do."""
+
+    shown: str
+    trouble: str | None = None
+    remedy: str = ""
+
+
+def check_java() -> Java:
+    """Returns the Java that Spark uses. Says what to do where Spark would end with a stack trace."""
+    java = find_java()
+    if java.trouble is not None:
+        raise ConfigError(f"Spark needs Java {OLDEST} or newer, but {java.trouble}: {java.remedy}")
+    return java
+
+
+def find_java() -> Java:
+    """The one that Spark would start: of JAVA_HOME, else the first on the path."""
+    home = os.environ.get("JAVA_HOME")
+    command = str(Path(home, "bin", "java")) if home else shutil.which("java")
+    if command is None or not Path(command).exists():
+        where = f" in JAVA_HOME, {home}" if home else ""
+        return Java(f"none{where}", f"there is none{where}", install_java())
+    try:
+        told = subprocess.run([command, "-version"], capture_output=True, text=True, timeout=30, check=False)  # noqa: S603
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return Java(f"{command} does not answer: {error}", f"{command} does not answer", install_java())
+    number = re.search(r'version "(?:1\.)?(\d+)[^"]*"', told.stderr)
+    if number is None:
+        return Java(f"{command} does not say its version", f"{command} does not say its version", install_java())
+    shown = f"{number[0].removeprefix('version ')[1:-1]}, {command}"
+    if int(number[1]) < OLDEST:
+        hint = "; and let JAVA_HOME name it, or unset it" if home else ""
+        return Java(f"{shown}: too old", f"{command} is Java {number[1]}", install_java() + hint)
+    return Java(shown)
+
+
+def install_java(system: str = sys.platform, release: str | None = None) -> str:
+    """The command that installs Java.
+
+    >>> install_java("darwin"), install_java("linux", "ID=fedora")
+    ('brew install openjdk@17', 'dnf install -y java-21-openjdk-headless')
+    """
+    if system == "darwin":
+        return "brew install openjdk@17"
+    if system == "win32":
+        return "winget install EclipseAdoptium.Temurin.17.JRE"
+    text = (_RELEASE.read_text() if _RELEASE.exists() else "") if release is None else release
+    families = {word for line in re.findall(r'^ID(?:_LIKE)?="?([^"\n]*)', text, re.MULTILINE) for word in line.split()}
+    if families & {"fedora", "rhel", "centos"}:
+        return "dnf install -y java-21-openjdk-headless"
+    if families & {"alpine"}:
+        return "apk add openjdk17-jre-headless"
+    if families & {"arch"}:
+        return "pacman -S --noconfirm jre17-openjdk-headless"
+    if families & {"suse", "opensuse"}:
+        return "zypper install -y java-17-openjdk-headless"
+    newest = re.search(r'^VERSION_ID="?(\d+)', text, re.MULTILINE)
+    is_new = "ID=debian" in text and newest is not None and int(newest[1]) >= 13  # has no 17 any more
+    return f"apt-get install -y openjdk-{21 if is_new else 17}-jre-headless"
