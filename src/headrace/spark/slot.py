@@ -222,13 +222,11 @@ class Slot:
             while True:
                 message = self._inbox.get()
                 match message:
-                    case Start():
+                    case Start() | CheckPeers():
                         try:
-                            self._start(message)
+                            self._start(message) if isinstance(message, Start) else self._check_peers(message.peers)
                         except (UnsafePathError, InvalidStateStoreError) as error:  # state.dir is not to be used here
                             raise cannot_start(error) from error
-                    case CheckPeers():
-                        self._check_peers(message.peers)
                     case Layout():
                         self._take_layout(message)
                     case Committed():
