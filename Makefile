@@ -1,6 +1,6 @@
 # make demo         runs an example on Spark and the embedded log; SECONDS=20 stops it after 20 seconds
 # make check        checks formatting, lint, types, layers and the examples in docstrings
-# make test-fast    runs the tests that need neither Spark nor a Kafka broker
+# make test-fast    runs the tests that take little time and need neither Spark, a Kafka broker nor another server
 # make test         runs `make check` and every test
 # make test-faults  kills processes and brokers at random; FAULTS=50 says how often, SEED=… repeats a printed run
 # make test-changes  changes applications with KEYS (100,000) keys in every kind of store: half an hour on two cores
@@ -8,7 +8,8 @@
 #                   DECODERS=manifest,delta chooses decoders by words of their names
 # make test-simulation  runs the simulation with RUNS seeds from SEED on: faults of storage, log, clocks and processes
 # make test-soak    counts 5,000 records a second for ten minutes, or for SECONDS: memory, checkpoint and latency must
-#                   stay level; docs/images/soak.svg shows them, build/soak.svg those of a shorter run
+#                   stay level; docs/images/soak.svg shows them, build/soak.svg those of another run. FAULT_EVERY=30
+#                   kills or stops a process or the broker every 30 seconds
 # make docs         builds the documentation site into build/site
 # make screenshots  takes the pictures of the dashboard in docs/images, of an example that runs on Spark
 # make bench        measures records per second: against other systems on Kafka (more than an hour), on one core,
@@ -119,7 +120,8 @@ test-simulation: $(INSTALLED)
 	$(BIN)/python -m tests.simulation --seed $(or $(SEED),0) --runs $(or $(RUNS),1000)
 
 test-soak: $(CLASSES)
-	$(BIN)/python -m tests.soak $(if $(SECONDS),--seconds $(SECONDS) --chart build/soak.svg)
+	$(BIN)/python -m tests.soak $(if $(SECONDS),--seconds $(SECONDS) --chart build/soak.svg) \
+		$(if $(FAULT_EVERY),--fault-every $(FAULT_EVERY))
 
 docs: $(INSTALLED)
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet

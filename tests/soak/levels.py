@@ -6,17 +6,31 @@ from collections.abc import Sequence
 from statistics import linear_regression, median
 from typing import NamedTuple
 
-# How many times the first third the last third may be, and by how much it may be more in any case: MB, MB, ms.
-LIMITS = {"memory": (1.1, 0.0), "checkpoint": (1.25, 0.5), "latency": (1.5, 20.0)}
+# How many times the first third the last third may be, and by how much it may be more in any case: MB, number, MB, ms.
+LIMITS = {"memory": (1.1, 0.0), "number": (1.1, 5.0), "checkpoint": (1.25, 0.5), "latency": (1.5, 20.0)}
+KINDS = {
+    "driver": "memory",
+    "jvm": "memory",
+    "slots": "memory",
+    "descriptors": "number",
+    "threads": "number",
+    "files": "number",
+    "checkpoint": "checkpoint",
+    "p50": "latency",
+    "p99": "latency",
+}
 
 
 class Sample(NamedTuple):
-    """One second of a soak. Memory and checkpoint in MB, latency in ms."""
+    """One second of a soak. Memory and checkpoint in MB, latency in ms; `files` are temporary files."""
 
     time: float
     driver: float
     jvm: float
     slots: float
+    descriptors: float
+    threads: float
+    files: float
     checkpoint: float
     p50: float | None
     p99: float | None
@@ -37,15 +51,14 @@ def grown(values: Sequence[float | None]) -> tuple[float, float]:
 def judge(samples: Sequence[Sample], warm_up: float) -> list[str]:
     """Says for every series how it stands; those that begin with "NOT LEVEL" have grown too much.
 
-    >>> samples = [Sample(time, 100.0, 300.0, 200.0 + time, 2.0, 10.0, 30.0) for time in range(90)]
+    >>> samples = [Sample(time, 100.0, 300.0, 200.0 + time, 90, 50, 4, 2.0, 10.0, 30.0) for time in range(90)]
     >>> told = judge(samples, warm_up=30.0)
     >>> told[0], told[2]
     ('level: driver 100.0 -> 100.0, +0.00 a minute', 'NOT LEVEL: slots 239.5 -> 279.5, +60.00 a minute')
     """
     counted = [sample for sample in samples if sample.time >= warm_up]
-    kinds = {"driver": "memory", "jvm": "memory", "slots": "memory", "checkpoint": "checkpoint"}
     told: list[str] = []
-    for name, kind in {**kinds, "p50": "latency", "p99": "latency"}.items():
+    for name, kind in KINDS.items():
         first, last = grown([getattr(sample, name) for sample in counted])
         times, more = LIMITS[kind]
         is_level = last <= first * times or last <= first + more

@@ -1,0 +1,129 @@
+"""The processes of a soak's application, and what they use: memory, open files, threads and temporary files."""
+
+from __future__ import annotations
+
+import http.client
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterable
+from contextlib import suppress
+from pathlib import Path
+
+from tests.soak.application import FOLDER, LOG
+from tests.web.servers import ask
+
+ROOT = Path(__file__).parents[2]
+URL = re.compile(r"http://127\.0\.0\.1:\d+")
+STOP = 60.0  # seconds until an application that is asked to stop must have ended
+
+
+class ApplicationProcess:
+    """`headrace run` with its web server, in a session of its own; it can be started again."""
+
+    def __init__(self, folder: Path, log: str) -> None:
+        self.folder, self._log = folder, log
+        self.may_be_gone = threading.Event()  # a fault has ended it, and it is not started again yet
+        self._starts = 0
+        (folder / "tmp").mkdir()
+        self.start()
+
+    def start(self) -> None:
+        self._starts += 1
+        self._output = self.folder / f"output-{self._starts}"
+        run = ["-m", "headrace", "run", "tests.soak.application:app", "--web", "--no-token", "--port", "0"]
+        environment = {
+            FOLDER: str(self.folder), LOG: self._log, "PYTHONPATH": f"{ROOT / 'src'}:{ROOT}",
+            "TMPDIR": str(self.folder / "tmp"),
+        }  # fmt: skip
+        with self._output.open("wb") as output:
+            self.process = subprocess.Popen(
+                [sys.executable, *run], cwd=ROOT, env={**os.environ, **environment}, stdout=output, stderr=output,
+                start_new_session=True,
+            )  # fmt: skip
+        self.may_be_gone.clear()
+
+    def check(self) -> None:
+        """Raises an error if the application has ended, and no fault was the cause."""
+        if self.process.poll() is not None and not self.may_be_gone.is_set():
+            raise SystemExit(f"the application has ended with {self.process.poll()}:\n{self.said()}")
+
+    def said(self) -> str:
+        """The last lines of its output."""
+        return self._output.read_text()[-3000:]
+
+    def slots(self) -> list[int]:
+        """The processes of its slots; none while it starts."""
+        url = URL.search(self._output.read_text())
+        with suppress(OSError, http.client.HTTPException):
+            answer = None if url is None else ask(url[0], "/api/durability")
+            if answer is not None and answer.status == 200:
+                return [slot["process"] for slot in answer.json["slots"]]
+        return []
+
+    def jvm(self) -> int | None:
+        return next((process for process in members(self.process.pid) if _name(process) == "java"), None)
+
+    def stop(self) -> None:
+        """Asks it to stop, and fails if it does not end as it should."""
+        self.process.send_signal(signal.SIGTERM)
+        if (code := self.process.wait(STOP)) != 0:
+            raise SystemExit(f"the application was asked to stop, and ended with {code}:\n{self.said()}")
+
+    def kill(self) -> None:
+        for process in members(self.process.pid):
+            with suppress(ProcessLookupError):
+                os.kill(process, signal.SIGKILL)
+        self.process.wait()
+
+
+def members(session: int) -> list[int]:
+    """The processes of a session."""
+    found: list[int] = []
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError):
+            state, _, _, its_session = stat.read_text().rpartition(")")[2].split()[:4]
+            if int(its_session) == session and state != "Z":
+                found.append(int(stat.parent.name))
+    return found
+
+
+def _name(process: int) -> str:
+    try:
+        return Path(f"/proc/{process}/comm").read_text().strip()
+    except OSError:
+        return ""
+
+
+def memory_of(process: int | None) -> float:
+    """The memory of a process in MB, its share of what it shares with others included; 0 if it has ended."""
+    try:
+        rolled = Path(f"/proc/{process}/smaps_rollup").read_text()
+    except OSError:
+        return 0.0
+    return int(rolled.partition("\nPss:")[2].split()[0]) / 1024
+
+
+def count_open(processes: Iterable[int], what: str) -> int:
+    """How many open files (`fd`) or threads (`task`) processes have."""
+    total = 0
+    for process in processes:
+        with suppress(OSError):
+            total += sum(1 for _ in Path(f"/proc/{process}/{what}").iterdir())
+    return total
+
+
+def count_files(folder: Path) -> int:
+    return sum(len(files) for _, _, files in os.walk(folder))
+
+
+def size_of(folder: Path) -> float:
+    """The files of a folder in MB."""
+    total = 0
+    for file in folder.rglob("*"):
+        with suppress(OSError):  # it was deleted meanwhile
+            total += file.stat().st_size
+    return total / 2**20
