@@ -14,6 +14,8 @@ from tests.profiles import examples
 settings.register_profile("headrace", deadline=None, max_examples=examples(100))
 settings.load_profile("headrace")
 
+SERVERS = {"postgres", "mariadb", "redis_server", "mosquitto", "sessions"}  # fixtures that `make servers` is for
+
 
 def pytest_configure(config: pytest.Config) -> None:
     if "XDG_STATE_HOME" not in os.environ:  # else applications without a state directory would use that of the user
@@ -22,6 +24,13 @@ def pytest_configure(config: pytest.Config) -> None:
     # Tests collect what a function saw in a list: the driver runs it in this process. tests/topology/
     # test_captured_state.py turns the warning on again.
     config.addinivalue_line("filterwarnings", "ignore::headrace.errors.CapturedStateWarning")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """`make test-fast` needs no servers."""
+    for item in items:
+        if SERVERS & set(getattr(item, "fixturenames", ())):
+            item.add_marker(pytest.mark.slow)
 
 
 def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:

@@ -29,6 +29,8 @@ from headrace import (
 )
 from headrace.testing import TopologyTestDriver
 
+pytestmark = pytest.mark.slow
+
 SEEDS = range(int(os.environ.get("HEADRACE_FAULTS", "8")))
 TEXT: dict[str, Any] = {"key": serde.STRING, "value": serde.STRING}
 

@@ -84,6 +84,7 @@ def test_a_value_that_cannot_be_used_is_not_quoted_with_its_password():
     assert SECRET not in str(failed.value)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("place", PLACES)
 @pytest.mark.parametrize("as_json", [True, False])
 def test_doctor_does_not_print_the_credentials_of_a_checkpoint(headrace, place, as_json):
@@ -173,6 +174,7 @@ def test_health_does_not_quote_a_record():
         assert "Stopped by an error" in answer.json["verdict"]
 
 
+@pytest.mark.slow
 def test_log_lines_have_a_time_and_a_level_in_a_program_that_has_set_up_no_log():
     program = (
         "import logging, headrace\n"

@@ -29,7 +29,7 @@ KEYS, ROUNDS = (MANY, 1) if MANY else (12, 4)
 LATER = min(KEYS, 300)  # keys that get records after the change
 LIMIT = max(50, KEYS // 10)  # records of a partition in a batch
 
-pytestmark = [pytest.mark.timeout(4 * 3600)] if MANY else []
+pytestmark = [pytest.mark.slow, *([pytest.mark.timeout(4 * 3600)] if MANY else [])]
 WIDE = {"value": {"value": serde.DOUBLE, "migrate": float, "migrate_from": serde.LONG}, "wide": True}
 CASES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "an operator is added": ({}, {"filtered": True}),

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, NamedTuple
 
+import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
@@ -30,6 +31,8 @@ from tests.expected import driver_rows, values_by_key
 from tests.profiles import examples
 from tests.properties.cases import Case, random_case
 from tests.properties.running import EXAMPLES, LONG, Unfit, check, expect, profile, seeds
+
+pytestmark = pytest.mark.slow
 
 HOUR = 3_600_000
 KEYS = [f"k{n}" for n in range(9)]

@@ -15,6 +15,8 @@ from tests.checkpoint.cluster import Cluster, Ground, Killed, Killer, eager, out
 from tests.checkpoint.programs import MANY_WORDS, REFERENCES, TAGS, WATCH, WORDS, Program
 from tests.expected import values_by_key
 
+pytestmark = pytest.mark.slow
+
 MOMENTS = [f"{when} {name}" for name in (*START, *BATCH) for when in ("before", "after")]
 KINDS = ("disk", "memory")
 

@@ -16,6 +16,8 @@ from headrace.errors import CheckpointCorruptedError, CheckpointMismatchError
 from tests.checkpoint.cluster import Cluster, Ground, Killed, Killer, eager, outputs, run_to_end
 from tests.checkpoint.programs import WORDS
 
+pytestmark = pytest.mark.slow
+
 DAMAGES = ("flip at the start", "flip in the middle", "flip at the end", "cut off", "empty", "gone")
 INLINE = 150  # some deltas and outboxes are files, some lie in the manifests
 
@@ -54,7 +56,7 @@ SCENES = {
 # All kinds of damage at one scene take long; the other scenes have two kinds of damage each.
 @pytest.fixture(
     scope="module",
-    params=[pytest.param(s, marks=[pytest.mark.slow] if s == "not delivered" else []) for s in SCENES],
+    params=SCENES,
 )
 def checkpoint(request, tmp_path_factory):
     """A scene, its directory, and what an undisturbed end of it gives."""

@@ -134,6 +134,7 @@ def test_the_state_is_that_of_an_application_with_the_new_number_from_the_start(
     other.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("moment", [f"{when} {name}" for name in (RESCALE, TAKEOVER) for when in ("before", "after")])
 def test_a_kill_leaves_the_old_tasks_or_the_new_ones(moment, tmp_path):
     ground, fresh = new_ground(tmp_path), new_ground()

@@ -126,6 +126,7 @@ def lines(address):
     log.close()
 
 
+@pytest.mark.slow
 def test_lines_go_in_while_the_pipe_is_open_and_come_out_again(headrace, lines, address):
     settings = ("--property", "parse.key=true", "--reader-property", "key.separator=:")
     with started(
@@ -147,6 +148,7 @@ def test_lines_go_in_while_the_pipe_is_open_and_come_out_again(headrace, lines, 
     }  # fmt: skip
 
 
+@pytest.mark.slow
 def test_ctrl_c_ends_a_consumer_in_good_order(lines, address):
     lines.append([(TopicPartition("lines", 0), Records([None], [b"one"], [1]))])
     with started("consume", "--log", address, "--topic", "lines", "--from-beginning", "--group", "g") as consuming:
@@ -157,6 +159,7 @@ def test_ctrl_c_ends_a_consumer_in_good_order(lines, address):
     assert lines.committed("g")[TopicPartition("lines", 0)] == 1
 
 
+@pytest.mark.slow
 def test_a_reader_that_has_enough_ends_it_quietly(lines, address):
     lines.append([(TopicPartition("lines", 0), Records([None] * 5000, [b"x" * 100] * 5000, [1] * 5000))])
     with started("consume", "--log", address, "--topic", "lines", "--from-beginning") as consuming:

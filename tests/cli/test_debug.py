@@ -254,6 +254,7 @@ def test_another_topology_is_rejected(headrace: Any, shop: Any, load: Load):
 
 
 # ---------------------------------------------------------------------------------------------------------- a debugger
+@pytest.mark.slow
 def test_the_debugger_opens_before_an_operator_and_at_a_breakpoint(shop: Any, load: Load, tmp_path: Path):
     done = finished("replay-batch", "shop:app", 1, "--break-at", "add", given="p key, value\nq\n", cwd=tmp_path)
     assert "('a', 20)" in done.out
@@ -266,6 +267,7 @@ def test_the_debugger_opens_before_an_operator_and_at_a_breakpoint(shop: Any, lo
     )
 
 
+@pytest.mark.slow
 def test_the_debugger_opens_where_a_function_fails(shop: Any, load: Load, tmp_path: Path):
     load(PROGRAM.replace("total + FACTOR * amount", "total + amount / 0"))
     done = finished("replay-batch", "shop:app", 1, "--pdb", given="p letter, amount\nq\n", cwd=tmp_path)

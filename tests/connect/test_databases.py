@@ -30,6 +30,8 @@ from headrace.testing import check_sink
 from headrace.testing.sinks import deliver, sample_batches
 from tests.connect.test_sink_delivery import Host
 
+pytestmark = pytest.mark.slow
+
 COLUMNS = {"id": str, "n": int}
 
 

@@ -13,6 +13,8 @@ from headrace.testing import check_sink
 from headrace.testing.sinks import sample_batches
 from tests.connect.test_databases import COLUMNS, latest
 
+pytestmark = pytest.mark.slow
+
 
 def all_rows() -> list[tuple]:
     return sorted(

@@ -186,6 +186,7 @@ def test_the_copy_gets_the_partitions_that_the_original_gets(tmp_path, name):
         assert [len(rows) for rows in read(copy, f"{name}-copy").values()] == [3, 0, 4]
 
 
+@pytest.mark.slow
 def test_bisection_finds_offsets_among_the_records_of_others(tmp_path, name):
     there, here = f"file:{tmp_path}/there", f"file:{tmp_path}/here"
     with closing(open_log(there)) as original, closing(open_log(here)) as copy:

@@ -211,6 +211,7 @@ def test_a_java_name_gets_the_python_name(use, python):
     assert str(raised.value).endswith(python)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "misspelt, right",
     [

@@ -19,6 +19,8 @@ from headrace.web.openapi import OPERATIONS, PATH
 from tests.fuzz.mutations import fuzzed, repeat
 from tests.web.servers import FakeApplication, ask, served
 
+pytestmark = pytest.mark.slow
+
 TOKEN = "token"  # noqa: S105
 CHECKS: list[Any] = [  # 500 is a status that no address describes
     checks.status_code_conformance,

@@ -15,6 +15,8 @@ from tests.clocks import ManualClock
 from tests.log.harness import NOW, A, B, chunk_files, file_log, flip, records, rows, seeded
 from tests.profiles import examples
 
+pytestmark = pytest.mark.slow
+
 SEED = 7
 FLIPS = 100  # 20,000 of them, with other seeds, were all noticed
 C = TopicPartition("compacted", 0)

@@ -81,6 +81,7 @@ def test_much_is_packed_in_parts(monkeypatch):
     assert [b"x" * 5000] in [part.values for part in parts]
 
 
+@pytest.mark.slow
 def test_packing_does_not_import_pandas():
     use = "from headrace.log.chunk_format import *; unpack(pack(Records([b'k'], [b'v'], [1])))"
     program = f"import sys; {use}; print('pandas' in sys.modules)"

@@ -16,6 +16,8 @@ from tests.clocks import ManualClock
 from tests.log import worker
 from tests.log.harness import A, B, chunk_files, rows, seeded
 
+pytestmark = pytest.mark.slow
+
 SEED = 11
 B1 = TopicPartition("b", 1)
 PROCESSES = multiprocessing.get_context("forkserver")

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 from hypothesis import given
 
 from tests.properties.cases import AT_ONCE, ONE_BY_ONE, RESTARTED, Case, Piped, random_case
 from tests.properties.claims import Claim
 from tests.properties.functions import Spec
 from tests.properties.running import Ran, check, expect, profile, run, seeds
+
+pytestmark = pytest.mark.slow
 
 
 @given(seed=seeds)

@@ -64,6 +64,7 @@ def test_a_copy_that_goes_on_batch_by_batch_equals_one_made_from_nothing(follow)
         assert tables(follower.snapshot) == tables(Follower(cluster.storage).refresh())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seldom", [2, 7, 11])
 def test_a_copy_that_is_refreshed_seldom_catches_up_though_deltas_were_merged_and_files_deleted(follow, seldom):
     cluster = started(

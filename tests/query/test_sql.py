@@ -93,6 +93,7 @@ def test_the_command_prints_columns_under_their_names(checkpoint, capsys):
     assert exit_code(["query", "windows", "--checkpoint", str(checkpoint), "--spark"]) == 2
 
 
+@pytest.mark.slow
 def test_sql_needs_no_spark(checkpoint):
     """A process that cannot import PySpark runs it."""
     program = (

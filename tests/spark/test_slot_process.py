@@ -19,7 +19,10 @@ from headrace.errors import StreamsError, UnsafePathError
 from headrace.spark.slot_process import Handler, SlotProcesses, is_same_user, socket_folder
 from tests.other_users import OTHER
 
-pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="slot processes are forked")
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(sys.platform == "win32", reason="slot processes are forked"),
+]
 
 
 def handler() -> Handler:

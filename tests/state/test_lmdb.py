@@ -189,6 +189,7 @@ def test_an_iterator_cannot_outlive_its_batch(engine):
         next(scan)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [10, 100_000_000], ids=["within the map", "and grow the map"])
 def test_two_processes_cannot_write_over_each_other(tmp_path, size):
     engine = LmdbEngine(tmp_path)
