@@ -15,7 +15,6 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-import typer
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
@@ -24,7 +23,7 @@ import headrace
 import headrace.testing
 from headrace import errors
 from headrace.cli.config import settings
-from headrace.cli.main import app
+from headrace.cli.main import command as root_command
 from headrace.config.settings import WITHOUT_EFFECT
 from headrace.testing.timeline import Timeline
 
@@ -94,7 +93,7 @@ def _escape(text: str) -> str:
 
 def commands_page() -> str:
     parts = ["# All commands and options\n", "`headrace COMMAND --help` prints the same.\n"]
-    for path, command in _commands("headrace", typer.main.get_command(app)):
+    for path, command in _commands("headrace", root_command()):
         parts.append(f"## {path}\n\n{(command.help or '').strip()}\n")
         options = [option for option in command.params if option.name not in {"help", "version"}]
         if options:

@@ -26,7 +26,7 @@ import pytest
 import typer
 from typer.core import TyperGroup
 
-from headrace.cli.main import app
+from headrace.cli import main
 from headrace.config import settings
 from headrace.config.properties import parse_properties
 from tests.cli.commands import ENVIRONMENT
@@ -157,7 +157,7 @@ COMMANDS = [
 
 def parse(arguments):
     """Parses the arguments of `headrace` as the command line does, and runs nothing."""
-    command, name = typer.main.get_command(app), "headrace"
+    command, name = main.command(), "headrace"
     context = command.make_context(name, arguments)
     while isinstance(command, TyperGroup):
         name, command, arguments = command.resolve_command(context, [*context._protected_args, *context.args])
