@@ -26,6 +26,7 @@ from tests.simulation.faults import Faults
 from tests.simulation.log import Row, SimulatedLog, StoredLog
 from tests.simulation.scheduler import Process, Scheduler
 
+CLIENT_PAUSE = 0.1  # seconds
 TRANSACTION_TIMEOUTS = [10.0, 60.0]  # seconds, one of them in a run
 CONFIG = {"max.message.bytes": "1000000", "cleanup.policy": "delete"}
 _Error = kafka.KafkaError
@@ -215,8 +216,16 @@ class SimulatedProducer:
             raise _failure(_Error.COORDINATOR_NOT_AVAILABLE, retriable=True)
 
     def init_transactions(self, timeout: float) -> None:
-        self._ask("begins an epoch")
-        epoch = self._broker.init(self._id)
+        end = self._process.scheduler.now + timeout
+        while True:
+            self._ask("begins an epoch")
+            try:
+                epoch = self._broker.init(self._id)
+                break
+            except kafka.KafkaException:  # the last transaction is being ended: the client asks again by itself
+                if self._process.scheduler.now + CLIENT_PAUSE > end:
+                    raise
+                self._process.sleep(CLIENT_PAUSE)
         self._pass_time()
         if self._faults.happens("the broker loses an answer"):
             raise _failure(_Error._TIMED_OUT, retriable=True)
