@@ -95,7 +95,7 @@ check: $(INSTALLED)
 	$(BIN)/lint-imports --no-cache
 	$(BIN)/python -m pytest -q src
 
-# A quarter of the examples of every property test: tests/profiles.py.
+# An eighth of the examples of every property test: tests/profiles.py.
 test-fast: $(INSTALLED)
 	HEADRACE_PROFILE=fast $(BIN)/python -m pytest -q -n 2 --dist worksteal -m "not spark and not kafka and not slow"
 

@@ -1,13 +1,13 @@
-"""The checkpoint of a backfill: new stores are filled in it, and the next manifest of the first one takes their rows.
+"""The checkpoint of a backfill: it fills new stores, and the application's next manifest takes over their rows.
 
-    place = backfill_address(checkpoint)                    inside the checkpoint, so that both are in one place
+    place = backfill_address(checkpoint)                    inside the application's checkpoint
     begin_backfill(storage, …, Ranges(starts, stops))       its first manifest: which offsets are read again
     …                                                       the part of the topology that leads to the stores runs there
-    FilledStores(storage, ledger, numbers, stores)          what `carry_over` takes the rows of the stores from
+    FilledStores(storage, ledger, numbers, stores)          `carry_over` takes the rows of the stores from these
     discard_backfill(checkpoint)                            afterwards, and at the next start after a crash
 
-Nothing of the first checkpoint changes before the manifest that has the filled stores: a crash leaves the old form, and
-the next start begins the backfill again.
+The application's checkpoint does not change before the manifest that has the filled stores. After a crash it still has
+the old form, and the next start begins the backfill again.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Ranges(NamedTuple):
 class FilledStores(NamedTuple):
     """Stores that a backfill has filled, and the checkpoint that has them.
 
-    `numbers` has its sub-topologies by those of the whole topology.
+    `numbers` maps sub-topologies of the whole topology to those of the backfill.
     """
 
     storage: Storage
@@ -57,7 +57,7 @@ class FilledStores(NamedTuple):
 
 
 class Progress(NamedTuple):
-    """How far a backfill is: the stores that it fills, and the offsets that it has read, of how many."""
+    """How far a backfill is: the stores that it fills, the offsets that it has read, and how many there are in all."""
 
     stores: tuple[str, ...]
     records: int
@@ -70,7 +70,7 @@ def ignore_progress(_progress: Progress) -> None:
 
 
 class Backfill(Protocol):
-    """Fills the new stores of a plan from history, up to `positions`. `renew` keeps the lease meanwhile."""
+    """Fills the new stores of a plan from history, up to `positions`. Calls `renew` meanwhile to keep the lease."""
 
     def __call__(
         self, plan: ChangePlan, ledger: Ledger, positions: Mapping[TopicPartition, int], renew: Callable[[], None]
@@ -125,7 +125,7 @@ def form_of_part(part: Ancestry, whole: Fingerprint) -> Fingerprint:
 def begin_backfill(
     storage: Storage, application: str, fingerprint: Fingerprint, topics: Mapping[str, str], ranges: Ranges
 ) -> None:
-    """Writes the first manifest of a backfill. `topics` are the ids of those that it reads.
+    """Writes the first manifest of a backfill. `topics` has the ids of the topics that it reads.
 
     `fingerprint` has the task counts, and which source topics have grown.
     """

@@ -1,7 +1,7 @@
-"""Carries the state of a checkpoint over to a changed topology, as `changes` has planned it.
+"""Carries the state of a checkpoint over to a changed topology, as `change_plan` has planned it.
 
-The result is one full manifest, so it happens as a whole or not at all: files that are written before it are garbage
-if it does not come to be. What each new task gets:
+The result is one full manifest, so the change happens as a whole or not at all: files that are written before the
+manifest are garbage if it is never created. What each new task gets:
 
     the delta chain of the task that it continues, by reference: a new number costs nothing
     + one delta, where rows change: stores that were renamed, that came from other tasks or from a backfill, or whose
@@ -63,7 +63,7 @@ class _Edits:
     merged: set[int] = field(default_factory=set[int])  # old sub-topologies whose stream time counts too
     migrated: set[str] = field(default_factory=set[str])  # stores, by new name
     filled: set[str] = field(default_factory=set[str])  # stores whose rows come from a backfill
-    filled_operators: set[str] = field(default_factory=set[str])  # that have no other stores
+    filled_operators: set[str] = field(default_factory=set[str])  # operators that have no other stores
     rebuilds: bool = False  # local copies must be restored
 
     def __bool__(self) -> bool:
@@ -192,8 +192,8 @@ class _Editor:
         self._partition = partition
         self.rows = {} if origin is None else self._read(origin)
         self._changes: dict[bytes, bytes | None] = {}
-        self._filled: Rows = {}  # of new stores, and of operators that have no other stores
-        self._times: list[int] = []  # stream times of other tasks that count
+        self._filled: Rows = {}  # rows of new stores, and of operators that have no other stores
+        self._times: list[int] = []  # stream times of other tasks, which count here too
 
     def fill(self, filled: FilledStores, task: TaskId) -> None:
         """Takes the rows of the stores that a backfill has filled."""
@@ -276,7 +276,7 @@ def read_rows(storage: Storage, task: TaskId, chain: DeltaChain) -> Rows:
 def rename_rows(
     rows: Rows, stores: Mapping[str, str | None], operators: Mapping[str, str | None]
 ) -> Iterator[tuple[bytes, bytes | None]]:
-    """Yields the keys of rows that belong to some stores and operators, each with its new key, None if it goes."""
+    """Yields the keys of the rows of some stores and operators, each with its new key; None if the row is deleted."""
     prefixes: dict[bytes, bytes | None] = {}
     for old, new in stores.items():
         for place, table in enumerate(tables_of_store(old)):
@@ -329,7 +329,7 @@ def _write_delta(
 
 
 def delete_rows(storage: Storage, ledger: Ledger, stores: Collection[tuple[int, str]]) -> dict[TaskId, TaskHead]:
-    """Returns all tasks without the rows of some stores, each given with its sub-topology."""
+    """Returns all tasks without the rows of some stores. `stores` has (sub-topology, name) pairs."""
     tasks = dict(ledger.tasks)
     for task, head in ledger.tasks.items():
         gone: dict[str, str | None] = {store: None for number, store in stores if number == task.subtopology}
@@ -354,9 +354,9 @@ def _archive_rows(storage: Storage, ledger: Ledger, task: TaskId, aside: Aside, 
 def _route_carried(
     plan: ChangePlan, storage: Storage, ledger: Ledger, successors: Mapping[int, int]
 ) -> Iterator[tuple[TaskId, TaskId, Blob | BlobRef]]:
-    """Yields carried rows under the new names of their topics, for the tasks that read these now.
+    """Yields carried rows under the new names of their topics, for the tasks that read these topics now.
 
-    Rows for a topic that the topology does not have any more are dropped with it.
+    Rows for a topic that the topology no longer has are dropped.
     """
     prefix = f"{ledger.application}-"
     for rows in ledger.carried:

@@ -1,12 +1,12 @@
 """Plans how the checkpoint of one topology becomes that of another: what is kept, renamed, moved, new or removed.
 
-    plan = plan_changes(ledger, fingerprint)      what happens to every sub-topology, store, topic and source
-    print(plan.describe())                        for people
-    carried = carry_over(plan, storage, ledger)   the state in its new form, for one manifest (`carry_over`)
+    plan = plan_changes(ledger, fingerprint)                 what happens to every sub-topology, store, topic and source
+    print(plan.describe())                                   for people
+    carried = carry_over(plan, storage, ledger, migrations)  the state in its new form, for one manifest (`carry_over`)
 
 Stores are matched in this order, and never by the number in a generated name alone:
 
-1. a name that the user has given is the same store; also one that was removed earlier and comes back;
+1. a name that the user has given: the store with that name, also one that was removed earlier and comes back;
 2. a generated name: the store with the same kind, serdes and operator, the same topics before it and after it. If
    several stores are alike, and their names are not the same as before, the user must decide;
 3. a store that got a name, or lost it: as 2, if there is only one such store.
@@ -40,7 +40,7 @@ from headrace.topology.subtopologies import Plan
 Action = Literal["kept", "renamed", "moved", "rescaled", "new", "removed", "incompatible"]
 Subject = Literal["sub-topology", "store", "internal topic", "source"]
 ARCHIVE = 1_000_000  # removed sub-topologies get numbers from here on: no topology has so many
-_GLOBAL = "(global stores)"  # what the task that fills the global stores is said to read
+_GLOBAL = "(global stores)"  # stands for the topics that fill the global stores
 REPARTITION = "-repartition"  # the end of the name of a topic that is named after a store
 _TIMELESS = ("KeyValueKind", "LruKind", "SubscriptionKind")  # kinds of stores in which no record is late
 _NUMBER = re.compile(r"\d{10}")
@@ -91,9 +91,10 @@ class Origin(NamedTuple):
 
 
 class Aside(NamedTuple):
-    """Removed stores whose rows leave the tasks of a sub-topology for an archived one, and its number.
+    """Removed stores whose rows move from the tasks of a sub-topology to an archived one, and the archive's number.
 
-    A store of the topology has the name, or the tasks are divided, and the keys of removed stores are not known.
+    The rows move if a store of the new topology has the same name, or if the tasks are divided: the keys of removed
+    stores are not known, so their rows cannot be divided.
     """
 
     number: int
@@ -104,7 +105,7 @@ class Aside(NamedTuple):
 class ChangePlan:
     """The changes from a checkpoint to a topology, and how they are carried out.
 
-    `fingerprint` is that of the topology, with the stores that stay in the checkpoint although it has them no more.
+    `fingerprint` is the topology's. It also has the removed stores whose data stays in the checkpoint.
     """
 
     application: str
@@ -112,13 +113,13 @@ class ChangePlan:
     changes: tuple[Change, ...]
     before: Fingerprint
     fingerprint: Fingerprint
-    origins: Mapping[int, int]  # by number of a sub-topology: the old one that it continues
-    archived: Mapping[int, int]  # old sub-topologies without a successor, by new number
-    stores: Mapping[str, Origin]  # of stores that have data
+    origins: Mapping[int, int]  # new sub-topology -> the old one that it continues
+    archived: Mapping[int, int]  # old sub-topology without a successor -> its new number
+    stores: Mapping[str, Origin]  # by new name, for stores that have data
     operators: Mapping[tuple[int, str], str]  # (old sub-topology, old name) -> new name
     topics: Mapping[str, str]  # old internal topic -> new one
     unclear_topics: frozenset[str]  # old internal topics with several possible successors
-    rebuilt: frozenset[str]  # stores whose logging changed: what local copies hold of them is not valid
+    rebuilt: frozenset[str]  # stores whose logging changed: their rows in local copies are not valid
     migrated: frozenset[str]  # stores whose values get another form
     tasks: Mapping[int, tuple[int, int]] = field(default_factory=dict[int, tuple[int, int]])  # old and new task counts
     set_aside: Mapping[int, Aside] = field(default_factory=dict[int, Aside])  # by old sub-topology
@@ -186,7 +187,7 @@ class ChangePlan:
         return {(operator.subtopology, operator.name) for operator in self.before.operators}
 
     def merged_into(self, number: int) -> set[int]:
-        """The old sub-topologies, besides the one that it continues, whose topics a new one reads."""
+        """The old sub-topologies whose topics a new one reads, without the one that it continues."""
         reads = set(self._group(number).reads)
         found = {
             group.number
@@ -260,7 +261,7 @@ class _Store(NamedTuple):
     lineage: Lineage
 
     def looks(self, *, stem: bool, downstream: bool) -> tuple[Any, ...]:
-        """What it holds and where it is, without its name."""
+        """Returns what the store holds and where it is, without its name."""
         shape, lineage = self.shape, self.lineage
         return (
             shape.kind,
@@ -273,7 +274,7 @@ class _Store(NamedTuple):
 
 
 class StoreMatch(NamedTuple):
-    """New stores with the old ones that they continue, and those that may continue one of several."""
+    """The old store that each new store continues, and the new stores that may continue one of several."""
 
     pairs: dict[str, str]
     unclear: dict[str, list[str]]
@@ -308,14 +309,17 @@ def match_stores(before: Fingerprint, now: Fingerprint) -> StoreMatch:
         old, new, pairs, lambda store: store.looks(stem=False, downstream=False), without=returning
     ):
         unclear |= dict.fromkeys(ours, theirs)
-    # Another kind or serde at the same place: the plan says why it does not fit.
+    # A store with another kind or serde at the same place is paired, too: the plan says why it does not fit.
     left = sorted(new.keys() & old.keys() - pairs.keys() - set(pairs.values()) - unclear.keys())
     pairs |= {name: name for name in left if old[name].lineage.upstream == new[name].lineage.upstream}
     return StoreMatch(pairs, unclear)
 
 
 def find_returning(before: Fingerprint, store: _Store) -> RemovedStore | None:
-    """Returns the removed store that a new one continues: that of its name. A generated name is not enough."""
+    """Returns the removed store that a new store continues: the one with its name.
+
+    A generated name is not enough: kind, serdes and the topics before the store must be the same, too.
+    """
     found = [removed for removed in before.removed if removed.shape.name == store.shape.name]
     if is_generated(store.shape.name):
         found = [
@@ -367,7 +371,7 @@ def _with_globals(fingerprint: Fingerprint) -> list[SubtopologyShape]:
 
 # ---------------------------------------------------------------------------------- matching of topics, sub-topologies
 class TopicMatch(NamedTuple):
-    """Old internal topics with the new ones that continue them, and those that may continue as one of several."""
+    """The new topic that continues each old internal topic, and the old topics that several new ones may continue."""
 
     pairs: dict[str, str]
     unclear: frozenset[str]
@@ -394,7 +398,7 @@ def match_topics(before: Iterable[str], now: Iterable[str], stores: Mapping[str,
     unclear = set[str]()
     for stem, names in theirs.items():
         others = ours.get(stem, [])
-        if len(names) == len(others):  # in the order of their numbers: an operator before them shifts all of them
+        if len(names) == len(others):  # in the order of their numbers: a new operator before them shifts all numbers
             pairs |= dict(zip(names, others, strict=True))
         if others and names != others and len(names) > 1:
             unclear |= set(names)
@@ -480,8 +484,8 @@ def plan_changes(
 
     `migrations` has the stores whose values can be migrated, with the name of the serde that they can be migrated from.
     `refusals` says why the state of a sub-topology cannot be divided among another number of tasks; without it no state
-    is. `history` says what of the log a new store can be filled from, if anything, and `starts` where sources begin
-    that are new. With `migrates_all`, values get their new form now, and not when they are read.
+    is divided. `history` says from which part of the log a new store can be filled, if from any. `starts` says where
+    new sources begin. With `migrates_all`, values are migrated now, and not when they are read.
     """
     return _Planner(ledger, now, migrations or {}, refusals, history, starts or {}, migrates_all=migrates_all).plan()
 
@@ -548,7 +552,7 @@ class _Planner:
         return replace(fingerprint, groups=groups, global_stores=mark(fingerprint.global_stores))
 
     def _is_fillable(self, change: Change) -> bool:
-        """True for a new store whose data the checkpoint keeps. Global stores always begin with their first record."""
+        """True for a new store whose data the checkpoint keeps. A global store always reads from the first record."""
         is_global = any(shape.name == change.name for shape in self.now.global_stores)
         return change.action == "new" and self.new[change.name].shape.logged and not is_global
 
@@ -760,7 +764,7 @@ class _Planner:
         found: dict[int, Aside] = {}
         for store in removed:
             group = self.new_groups.get(store.subtopology)
-            if group is None:  # it is in an archived one already
+            if group is None:  # the store is in an archived one already
                 continue
             is_divided = self._tasks_before_division(group.number) != group.tasks
             if is_divided or store.shape.name in {shape.name for shape in group.stores}:
@@ -817,7 +821,7 @@ def _cannot_rescale(old: SubtopologyShape, new: SubtopologyShape) -> str:
 
 
 def _what_time_decides(group: SubtopologyShape) -> str:
-    """Says what may be otherwise than with the new number of tasks from the start: only what depends on stream time."""
+    """Says what may differ from a run that always had the new number of tasks: only what depends on stream time."""
     timed = [shape.name for shape in group.stores if not shape.kind.startswith(_TIMELESS)]
     if not timed:
         return ""

@@ -1,9 +1,9 @@
 """Changelog topics of Kafka Streams: their names and settings, reading them, and exporting stores to them.
 
 `ChangelogExporter` writes the state of an application to the topics where Kafka Streams looks for it, so that a Java
-application can continue. (`spark.changelogs` is the way back.) It writes only what a topic lacks, and deletes from the
-topic what is not in the store. So it can be repeated, also after a failure, and a Java application that still has its
-own copy on disk gets exactly the changes.
+application can continue. (`spark.changelogs` fills stores from such topics.) It writes only the records that a topic
+lacks, and deletes from the topic what is not in the store. So an export can be repeated, also after a failure, and a
+Java application that still has its own copy on disk gets exactly the changes.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ _CHUNK = 5_000  # records that are appended at a time
 
 
 class Export(NamedTuple):
-    """What was written to some partitions of a changelog, or would be."""
+    """The counts of an export to some partitions of a changelog. A dry run counts what it would write."""
 
     store: str
     topic: str
@@ -277,7 +277,7 @@ class ExistingRecords:
             self._live[key] = timestamp
 
     def missing(self, rows: Iterator[Row], *, is_versioned: bool) -> Iterator[Row]:
-        """Yields the rows that the partition lacks. Only of a versioned store does it have several rows per key."""
+        """Yields the rows that the partition lacks. Only a versioned store has several rows per key."""
         for row in rows:
             self.seen += 1
             self._last = max(self._last, row[2])

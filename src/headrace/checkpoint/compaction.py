@@ -55,9 +55,9 @@ class CompactionPolicy:
 
 
 def find_merge_start(chain: DeltaChain, policy: CompactionPolicy, number: int) -> int | None:
-    """Returns the index from which on the deltas should become one; None if nothing is to do after batch `number`.
+    """Returns the index of the first delta to merge with all later ones; None if no merge is due after batch `number`.
 
-    As in a log-structured merge tree, a delta is merged with all later ones once these are as large as it is. So a byte
+    As in a log-structured merge tree, a delta is merged with all later ones once they are as large as it is. So a byte
     is rewritten about once per doubling of the state, and the deltas of a chain get smaller towards its end.
     """
     if not chain:
@@ -115,10 +115,10 @@ def purge_files(
 ) -> int:
     """Deletes the files numbered up to a manifest that are not needed. Returns how many there were.
 
-    An owner that was replaced and does not know it yet does no harm: the files that the new owner needs have larger
-    numbers, or were needed before. That is not so if the new owner has purged manifest N, and the old one has created
-    it again. Then there are later manifests than the last one that the old owner has `committed`, and nothing is
-    deleted.
+    A replaced owner that does not know it yet does no harm: the files that the new owner needs have larger numbers, or
+    the old owner needs them, too. There is one exception: the new owner has purged manifest N, and the old owner has
+    created it again. Then the storage has later manifests than the last one that the old owner has `committed`, and
+    nothing is deleted.
     """
     names = [name for folder in NUMBERED for name in storage.names(folder)]
     last = max((number for name in names if (number := manifest_number(name)) is not None), default=-1)

@@ -8,8 +8,8 @@
                now on the previous owner cannot commit             5. delete files that no manifest needs
             5. deliver what the log lacks
 
-One coordinator runs on a checkpoint. What protects it from a second one is the manifest: it is created once, so of two
-owners only one can commit batch N, and the other raises FencedError. The lease only avoids that this happens.
+One coordinator runs on a checkpoint. The manifest protects it from a second one: a manifest is created once, so only
+one of two owners can commit batch N, and the other raises FencedError. The lease only makes such a conflict rare.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ from headrace.model.ids import TaskId, TopicPartition
 from headrace.model.threads import SYSTEM_THREADS, Threads
 from headrace.state.migration import ValueMigration
 
-_MARKER_PAUSE = 100  # ms between two looks at the marker
+_MARKER_PAUSE = 100  # ms between two reads of the marker
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,13 +54,13 @@ class CommitOptions:
     exactly_once: bool = True
     max_undelivered: int = 2  # batches in delivery at a time; 0: each is delivered before `commit` returns
     background: bool = True  # merge and purge in a thread
-    marker_timeout_ms: int = 5_000  # for a marker that is earlier than the checkpoint says to become visible
+    marker_timeout_ms: int = 5_000  # wait while the log shows an earlier marker than the checkpoint records
     lease_ms: int = 15_000  # after this time without a renewal another instance may take over
     keep: int = 10  # manifests
     purge_every: int = 20  # batches
-    full_up_to: int = 1000  # deltas of all tasks up to which every manifest is full: 50 kB
+    full_up_to: int = 1000  # every manifest is full while all tasks have at most this many deltas: 50 kB
     compaction: CompactionPolicy = field(default_factory=CompactionPolicy)
-    share_bytes: int = 0  # bytes of outboxes from which on a batch is delivered in shares
+    share_bytes: int = 0  # a batch with outboxes of at least this size is delivered in shares
     sink_backlog: int = 100  # batches that a sink may lack before `commit` waits
     sink_backoff_ms: int = 10_000  # the longest pause before a target that is away is asked again
 
@@ -109,7 +109,7 @@ class Coordinator:
             share_bytes=options.share_bytes,
         )
         self.ledger = recovery.recover_ledger(storage, options.keep)
-        self.changes: ChangePlan | None = None  # that the takeover has carried out
+        self.changes: ChangePlan | None = None  # the plan that the takeover has carried out
         self._deliveries = SerialExecutor("headrace delivery", options.max_undelivered, hooks.threads)
         self._visible = SerialExecutor("headrace delivered", options.max_undelivered, hooks.threads)
         self.sinks = SinkDeliveries(
@@ -159,9 +159,9 @@ class Coordinator:
         `topics` has the ids of the source topics, `positions` the first offsets of partitions that were never read,
         `changelogs` the topics that fill the stores of a new checkpoint, `sinks` the sinks for other systems. If the
         topology has changed, its state is carried over to the new form; `migrations` has the stores whose values can
-        get another form, and `divider` divides the state of sub-topologies whose number of tasks has changed; without
-        it that is an error. `backfill` fills new stores from history; without it they begin empty. With `migrates_all`
-        values get their new form now, and not when they are read.
+        be migrated. `divider` divides the state of sub-topologies whose number of tasks has changed; without it such a
+        change is an error. `backfill` fills new stores from history; without it they begin empty. With `migrates_all`
+        values are migrated now, and not when they are read.
         """
         options, hooks = options or CommitOptions(), hooks or CommitHooks()
         ledger = recovery.recover_ledger(storage, options.keep)
@@ -226,8 +226,8 @@ class Coordinator:
             recovery.check_topics(self.ledger, self._log, topics)
             recovery.check_deliveries(self.ledger, self._delivery.last, storage)
             starts = {at: start for at, start in positions.items() if at not in self.ledger.positions}
-            # A new form, other task counts and filled stores are manifests of their own: a crash between them leaves a
-            # form that goes on. Without other task counts, there is one.
+            # If task counts change, the new form, the division and the filled stores are manifests of their own: after
+            # a crash between them, the next start continues from the last one. Otherwise one manifest has everything.
             waits = bool(plan.rescaled and plan.fillable) and backfill is not None
             try:
                 carried_over, rescaled = self._prepare_state(
@@ -278,7 +278,7 @@ class Coordinator:
         backfill: Backfill | None,
         positions: Mapping[TopicPartition, int],
     ) -> tuple[CarriedOver | None, Rescaled | None]:
-        """Fills new stores, and brings the state to a new form, or else to other task counts."""
+        """Fills new stores, and carries the state over to a new form, or divides it if only task counts change."""
         filled = None
         if backfill is not None and plan.fillable:
             filled = backfill(plan, self.ledger, positions, self._ownership.renew)
@@ -302,10 +302,10 @@ class Coordinator:
     def _read_latest_marker(self) -> None:
         """Reads marker and manifests again if the previous owner has delivered and committed between the two.
 
-        A broker that has just started may show an earlier marker for a moment. After `marker_timeout_ms` it is another
-        log, as `check_deliveries` says.
+        A broker that has just started may show an earlier marker for a moment. If it still does so after
+        `marker_timeout_ms`, the log is another one, and `check_deliveries` raises an error.
         """
-        left = self._options.marker_timeout_ms  # time in which this process stands still does not count
+        left = self._options.marker_timeout_ms  # counts pauses: time in which the process is suspended does not count
         while self._delivery.last < self.ledger.delivered:
             self._delivery.read_marker()
             if self._delivery.last >= self.ledger.delivered:
@@ -317,9 +317,10 @@ class Coordinator:
                 return
 
     def _catch_up(self) -> None:
-        """Delivers what the log lacks. The previous owner may have purged what it has delivered since the last look.
+        """Delivers the batches that the log lacks.
 
-        Then the marker says so, but for a moment not on a broker that has just started.
+        The previous owner may have delivered some of them since the marker was read, and purged their files. Then the
+        marker shows it, but a broker that has just started may show an earlier marker for a moment.
         """
         left = self._options.marker_timeout_ms
         while True:
@@ -409,7 +410,7 @@ class Coordinator:
             raise self._explain_damage(error) from error
 
     def describe_owner(self, describe: Callable[[], dict[str, Any]]) -> None:
-        """Sets the function whose result, plain JSON, is in the lease from its next renewal on, for others to read."""
+        """Sets the function that describes the owner. Its result, plain JSON, is in the lease from the next renewal."""
         self._ownership.describe = describe
 
     def renew_lease(self) -> None:
@@ -468,10 +469,10 @@ class Coordinator:
         manifest, data = builder.build(self.ledger, full_up_to=self._options.full_up_to)
         name = manifest_name(manifest.number)
         began = self._read_clocks()
-        # An object store that loses its answer is asked again, and then reports our own file as existing.
+        # If the answer of an object store is lost, the put is repeated, and the store reports our own file as existing.
         if not self._storage.create(name, data) and self._storage.read(name) != data:
             return None
-        # An owner that was suspended just before may have created a manifest that the next owner has purged.
+        # An owner that was suspended just before may have created again a manifest that the next owner has purged.
         if self._has_passed_lease(began) and manifest_numbers(self._storage)[-1] > manifest.number:
             return None
         self.ledger.apply(manifest, manifest_digest(data))
@@ -512,7 +513,7 @@ class Coordinator:
         self._cleaner.start(self.ledger, tasks, purge=purge)
 
     def _explain_damage(self, error: CheckpointCorruptedError) -> StreamsError:
-        """Returns FencedError if another instance has taken over: it purges files that this one has not delivered."""
+        """Returns FencedError if another instance has taken over: it purges files that this one needs. Else `error`."""
         last = manifest_numbers(self._storage)[-1]
         if last > self.ledger.number and read_manifest(self._storage, last)[0].epoch > self._builder.epoch:
             return self._fenced(last)

@@ -1,7 +1,7 @@
 """Copies the state and the positions of a checkpoint into a new one, for a second application beside the first.
 
-The first application may be running: the copy is that of its last manifest. Each task's state becomes one snapshot, and
-manifest 0 of the new checkpoint names them all: without it the new checkpoint is empty.
+The first application may be running: the copy has the state of its last manifest. Each task's state becomes one
+snapshot, and manifest 0 of the new checkpoint names them all: without it the new checkpoint is empty.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def copy_checkpoint(
 ) -> Manifest:
     """Copies a checkpoint for an application with another id. The target must be empty.
 
-    `prefix` is what the names of topics that the application writes begin with.
+    `prefix` begins the names of the topics that the new application writes.
     """
     if manifest_numbers(target):
         raise StreamsError(f"{target.describe()} has a checkpoint already: choose another directory")
@@ -80,7 +80,7 @@ def copy_checkpoint(
         carried_over=carried_over,
     )
     before = Ledger()
-    before.stops = dict(ledger.stops)  # a range that the first application processes again
+    before.stops = dict(ledger.stops)  # set while the first application processes a range again
     manifest, data = builder.build(before, full_up_to=0)
     with step(TAKEOVER, at_step):
         is_created = target.create(manifest_name(manifest.number), data)
@@ -116,7 +116,7 @@ def _write_snapshot(target: Storage, task: TaskId, state: Delta, at_step: AtStep
 
 
 def _rename_rows(source: Storage, blob: BlobRef, old: str, new: str) -> bytes:
-    """Carried rows for another application: the names of internal topics begin with its id."""
+    """Returns carried rows for another application, whose id begins the names of its internal topics."""
     batches = decode_rows(read_blob(source, blob, "carried rows"), blob.name)
     return encode_rows(
         PartitionBatch(

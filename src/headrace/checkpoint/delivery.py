@@ -87,7 +87,7 @@ class Delivery:
             wait()
             with step(MARKER, self._at_step):
                 if not self._exactly_once:
-                    # Not `mark_delivered`: an owner that was overtaken since must not move the marker back.
+                    # Not `mark_delivered`: an owner that was replaced meanwhile must not move the marker back.
                     self._log.begin_delivery(self._application, number, ())()
                 self.last = number
 

@@ -8,10 +8,10 @@
     carried/0_1/000000000012-ATTEMPT-2_0   rows that it sent back to task 2_0
     snapshots/0_1/000000000012-ID          merged deltas, first named by manifest 12 or a later one
 
-The number in a name is that of the first manifest that may refer to the file. So a file whose number is that of an
-existing manifest, and which no manifest refers to, never will be referred to: it is garbage.
+The number in a name is that of the first manifest that may refer to the file. So a file with the number of an existing
+manifest that no manifest refers to is garbage, unless a merge wrote it for a later manifest (`compaction.Cleaner`).
 
-A blob is bytes of a delta, an outbox or carried rows. A small blob is part of the manifest's file, a large one is a
+A blob is the bytes of a delta, an outbox or carried rows. A small blob is part of the manifest's file, a large one is a
 file of its own. A `BlobRef` names either, with a digest. `encode_checksummed` frames the small files that no manifest
 refers to: | magic, 4 bytes | digest of the body, 16 bytes | body |.
 

@@ -1,8 +1,8 @@
 """The fingerprint of a topology: what a checkpoint knows of the topology that wrote it.
 
 That is its sub-topologies, their task counts, the kind and serdes of every store, and where each store is. A manifest
-holds the fingerprint. `find_differences` compares two of them, and `changes` plans how the state of one becomes that of
-the other. The field names of `Fingerprint` are part of that format.
+holds the fingerprint. `find_differences` compares two of them, and `change_plan` plans how the state of one becomes
+that of the other. The field names of `Fingerprint` are part of the manifest's format.
 """
 
 from __future__ import annotations
@@ -141,7 +141,7 @@ def _find_grown(plan: Plan, tasks: Mapping[int, int], before: Fingerprint) -> di
 
 
 def mark_old_values(graph: Graph, fingerprint: Fingerprint | None) -> Graph:
-    """Returns a topology whose stores know that a checkpoint has values of theirs in an earlier form."""
+    """Returns the topology with `has_old_values` set on stores whose values in the checkpoint have an earlier form."""
     shapes = () if fingerprint is None else [shape for group in fingerprint.groups for shape in group.stores]
     marked = {
         shape.name: replace(graph.stores[shape.name], has_old_values=True)
@@ -294,7 +294,7 @@ def _compare_stores(
             if place != new_place:
                 yield f"store {name} was in {place} and now is in {new_place}"
             for what, was, is_now in zip(StoreShape._fields, old, new, strict=True):
-                if was != is_now and what != "unmigrated":  # the checkpoint alone knows that
+                if was != is_now and what != "unmigrated":  # only the checkpoint knows of unmigrated values
                     yield f"store {name} had the {_WORDS[what]} {was} and now has {is_now}"
 
 

@@ -113,7 +113,7 @@ class Ledger:
             self._retire({outbox.blob.name for outbox in self.outboxes.pop(batch)}, batch + 1)
 
     def needed_files(self, keep: int) -> set[str]:
-        """Returns the names of the last `keep` manifests, of those that they build on, and of the files in them."""
+        """Returns the names of the last `keep` manifests, of those that they build on, and of their files."""
         first = max(0, self.number - keep + 1)
         self._retired = [(at, name) for at, name in self._retired if at > first]
         self._since = {number: since for number, since in self._since.items() if number >= first}

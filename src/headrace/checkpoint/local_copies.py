@@ -6,7 +6,7 @@
       0_3.1/      a second copy: the standby of another slot on this host
       lock        locked for a moment by a process that claims, lists or removes copies
 
-All of it is created for its owner alone; what other users could have written is rejected, see `directories`.
+All files are created for their owner alone; a file that other users could have written is rejected: see `directories`.
 
 A process writes only to copies that it holds, so no two processes ever write to one. A process that needs a task's
 state takes the latest copy that is free; if there is none, it begins a new one, which `restore` fills.
@@ -30,7 +30,7 @@ from headrace.directories import check_directory, check_folder, create_directory
 from headrace.errors import InvalidStateStoreError, StreamsError, UnsafePathError
 from headrace.model.ids import TaskId
 
-_POLL = 0.02  # seconds between two looks at a copy that another process is about to release
+_POLL = 0.02  # seconds between two attempts to claim a copy that another process is about to release
 _NAME = re.compile(r"(\d+)_(\d+)(?:\.\d+)?")
 
 
@@ -45,10 +45,10 @@ class LocalCopies:
         self._held: dict[TaskId, tuple[LmdbEngineProvider, int | None]] = {}  # with the descriptor of the lock file
 
     def open(self, task: TaskId, *, others: int | None = None, patience: float = 0.0) -> LmdbEngineProvider:
-        """Returns the copy that this process holds; without one it claims the latest free one, or begins a new one.
+        """Returns the copy that this process holds. If it holds none, claims the latest free copy, or begins a new one.
 
-        `others` is how many other processes of this host are to hold copies of the task. While more than these do, one
-        of them is about to release its copy, and is waited for, `patience` seconds at most.
+        `others` is how many other processes of this host should hold copies of the task. While more processes do, one
+        of them is about to release its copy: this call waits for that, `patience` seconds at most.
         """
         if task not in self._held and not self._locks:
             self._prepare_directory()
@@ -92,8 +92,8 @@ class LocalCopies:
     def remove_unused(self, delay: float, now: float, keep: Collection[TaskId] = ()) -> list[str]:
         """Removes the copies that no process holds, `delay` seconds after their last use; returns their names.
 
-        The copies of the tasks in `keep` stay. `now` is the time of day in seconds, as file times are. Only copies go:
-        the checkpoint has the state.
+        The copies of the tasks in `keep` stay. `now` is the time of day in seconds, as file times are. No state is
+        lost: the checkpoint has it.
         """
         removed: list[str] = []
         if not self.directory.exists():

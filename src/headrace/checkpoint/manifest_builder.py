@@ -99,7 +99,7 @@ class ManifestBuilder:
         return manifest, encode_manifest(manifest, blobs)
 
     def _heads(self, ledger: Ledger) -> Mapping[TaskId, TaskHead]:
-        """Returns the tasks before the receipts, in the form that they have from now on."""
+        """Returns the tasks before the receipts are added, in the form that the new manifest gives them."""
         if self.carried_over is not None:
             return self.carried_over.tasks
         if self.rescaled is None:

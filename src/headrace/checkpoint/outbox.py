@@ -11,7 +11,7 @@ partitions the topic has. Only `merge_outboxes` reads the orders, and only if se
 Orders and columns are MessagePack, as [size, zstd] or, if they are small, as [0, bytes]. "HRO1", of earlier versions,
 has no columns.
 
-Rows are columns; one that has a count has no value. Carried rows are in checkpoints, so those of earlier versions are
+Rows are columns; a row with a count has no value. Carried rows are in checkpoints, so those of earlier versions are
 still read: "HRB1" has a list of [topic, partition, offset, key, value, timestamp, headers, order], and a topic with the
 suffix "#counted" has counts (int64, big-endian) as values.
 """
@@ -74,10 +74,10 @@ _decode_rows_1 = msgspec.msgpack.Decoder(list[Row]).decode
 def encode_outbox(
     outputs: Sequence[Output], partitions: Partitions, own_partition: int = 0, *, packed: bool = True
 ) -> bytes:
-    """Encodes the outputs of a task. An output without a partition goes where the hash of its key says.
+    """Encodes the outputs of a task. The key's hash chooses the partition of an output that has none.
 
-    One without a key goes to `own_partition`, the task's own, modulo the partition count of the topic. With `packed`,
-    the outbox holds chunks for a log that stores them as they are.
+    An output without a key goes to `own_partition`, the task's own, modulo the partition count of the topic. With
+    `packed`, the outbox holds chunks for a log that stores them as they are.
     """
     groups = group_by_partition(outputs, partitions, own_partition)
     sections: list[Section] = []
@@ -147,7 +147,7 @@ def decode_outbox(raw: bytes, name: str = "an outbox") -> list[Section]:
 
 @contextmanager
 def _translate_errors(name: str) -> Generator[None]:
-    """What reads the bytes of a blob has the blob's checksum: it fails only where the blob was written by others."""
+    """Raises decoding errors as CheckpointCorruptedError. The checksum was right, so another program wrote the blob."""
     try:
         yield
     except MissingExtraError:

@@ -1,6 +1,6 @@
 """Ownership of a checkpoint: one instance at a time, each with its own epoch, kept alive by a lease.
 
-    instance = the process that creates owners/EPOCH first; it renews its lease with owners/EPOCH.COUNT
+    owner = the process that creates owners/EPOCH first; it renews its lease with owners/EPOCH.COUNT
     | "HRW1" | digest of the rest, 16 bytes | JSON of `LeaseRecord` |
 
 Another instance may take over when the lease has expired, was released, or belongs to a process that has exited. The
@@ -104,7 +104,10 @@ class Ownership:
         has_exited: Callable[[LeaseHolder, LeaseHolder], bool] = has_exited,
         threads: Threads = SYSTEM_THREADS,
     ) -> Ownership:
-        """Begins the next epoch, after `last_epoch` or a later one. Raises AlreadyRunningError if that has an owner."""
+        """Begins the next epoch. Raises AlreadyRunningError if the last epoch still has a live owner.
+
+        The last epoch is the latest one in the storage, or `last_epoch` if that is later.
+        """
         last = max([last_epoch, *_epochs(storage)])
         lease = _read_lease(storage, last)
         now = clock.now()

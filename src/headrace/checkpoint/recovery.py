@@ -1,4 +1,4 @@
-"""What happens before the first batch of an instance: reads the checkpoint, and checks that it fits.
+"""Before the first batch of an instance: reads the checkpoint, and checks that topology and log fit it.
 
 recover_ledger        the last committed state            check_changes      the topology can take its state over
 identify_checkpoint   it is this application's            check_topics       the source topics are the same
@@ -40,8 +40,8 @@ class Identity(NamedTuple):
 def recover_ledger(storage: Storage, keep: int) -> Ledger:
     """Reads the ledger up to the last manifest, with the last `keep` manifests as far as they exist.
 
-    An owner that runs may commit further batches meanwhile, and delete the manifests that were found: then those that
-    exist now are read. An owner that was replaced may even have created one of these again.
+    A running owner may commit further batches meanwhile, and delete the manifests that were listed: then they are
+    listed and read again. A replaced owner may even have created a deleted manifest again.
     """
     numbers = manifest_numbers(storage)
     while numbers:
@@ -142,7 +142,7 @@ def check_changes(plan: ChangePlan, storage: Storage) -> None:
 
 
 def check_topics(ledger: Ledger, log: DeliveryTarget, topics: Mapping[str, str]) -> None:
-    """Raises CheckpointMismatchError if a source topic was replaced or truncated. `topics` has the ids of today."""
+    """Raises CheckpointMismatchError if a source topic was replaced or truncated. `topics` has the current ids."""
     known = sorted(ledger.topics.keys() & topics.keys())
     same = [topic for topic in known if topics[topic] == ledger.topics[topic]]
     found = [f"the topic {topic} was deleted and created again" for topic in known if topic not in same]

@@ -1,19 +1,19 @@
 """Divides the state of a sub-topology among another number of tasks.
 
-    divisions = find_divisions(before, now, layout_of)        sub-topologies whose task count has changed
-    rescaled = rescale(storage, ledger, divisions, number)    new snapshots, and carried rows, for manifest `number`
+    divisions = find_divisions(before, now, layout_of)          sub-topologies whose task count has changed
+    rescaled = rescale(storage, ledger, divisions, partitions)  new snapshots, and carried rows, for the next manifest
 
-A key is in the task that its hash says, modulo the number of tasks. So with g, the greatest common divisor of both
+The task of a key is its hash modulo the number of tasks. So with g, the greatest common divisor of both
 numbers, the keys of a new task q lie in the old tasks p with p = q mod g, and nowhere else. A piece of the work is some
 new tasks of one such class: it reads the delta chains of the old tasks of the class once, and writes a snapshot for
 each of its new tasks. Pieces are independent: Spark runs them, each in a worker, or the calling process does. With a
 partitioner of the user (`KeyPartitioner`) the keys of a new task may lie in every old one: there is one class.
 
-Nothing changes until a manifest names the snapshots. It does so for all tasks at once, and it is full, so the old tasks
-are gone with it. After a crash before it the snapshots are garbage, and the old tasks are there.
+Nothing changes until a manifest names the snapshots. That manifest is full and names the snapshots of all tasks, so it
+ends the old tasks. After a crash before it the snapshots are garbage, and the old tasks are still there.
 
-Every row is checked: one that is not in the old task of its key was put there by another partitioner, and the state
-cannot be divided by its keys.
+Every row is checked: a row that is not in the old task of its key was put there by another partitioner, so the state
+cannot be divided by key.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ from headrace.state.task_state import PREFIX, table_prefix
 from headrace.state.values import Content, decode_cell, encode_cell
 
 _PIECE = 8  # new tasks that a piece writes at most: it holds their state in memory
-_INLINE = 1 << 20  # bytes of carried rows up to which they are in the manifest
+_INLINE = 1 << 20  # bytes: carried rows up to this size are in the manifest
 
 
 PartitionOf = Callable[[bytes | None], int]  # from the bytes of a key
@@ -64,9 +64,9 @@ PartitionOf = Callable[[bytes | None], int]  # from the bytes of a key
 class Division(NamedTuple):
     """A sub-topology that had `before` tasks and gets `after`.
 
-    The numbers are the same where only the left side of a foreign-key join is divided: its right side keeps for each
-    subscription the task that asked. `askers` has the layout and the new number of tasks of the left side, by the
-    topic of the responses.
+    Both numbers are equal for the right side of a foreign-key join of which only the left side is divided: the right
+    side stores with each subscription the left task that asked. `askers` has the layout and the new task count of the
+    left side, by the topic of the responses.
     """
 
     subtopology: int
@@ -76,7 +76,10 @@ class Division(NamedTuple):
     askers: Mapping[str, tuple[StateLayout, int]] = {}
 
     def find_moves(self) -> dict[bytes | str, PartitionOf]:
-        """Returns the new tasks of askers, by the prefix of kept subscriptions, and by the topic of new ones."""
+        """Returns the functions that choose the new task of an asker.
+
+        The keys are the tables of stored subscriptions, and the topics of new ones.
+        """
         found: dict[bytes | str, PartitionOf] = {}
         for table, topic, responses in self.layout.subscribed:
             if responses in self.askers:
@@ -133,8 +136,8 @@ def find_divisions(
 ) -> tuple[Division, ...]:
     """Returns the sub-topologies whose task count has changed, and that have state or fewer tasks than before.
 
-    Those that keep subscriptions of such a sub-topology are among them. Raises CheckpointMismatchError if the state of
-    one cannot be divided by key.
+    Sub-topologies that store subscriptions of such a sub-topology are included. Raises CheckpointMismatchError if the
+    state of a sub-topology cannot be divided by key.
     """
     old, found = {shape.number: shape for shape in before.groups}, list[Division]()
     for shape in now.groups:
@@ -155,7 +158,7 @@ def find_divisions(
 def _with_askers(
     divisions: Sequence[Division], now: Fingerprint, known: Collection[int], layout_of: Callable[[int], StateLayout]
 ) -> Iterator[Division]:
-    """Adds to the divisions where subscriptions of divided sub-topologies are kept, and what these askers become."""
+    """Adds `askers` to the divisions, and adds the sub-topologies that only store subscriptions of divided ones."""
     by_number = {division.subtopology: division for division in divisions}
     reads = {
         topic: by_number[shape.number] for shape in now.groups if shape.number in by_number for topic in shape.reads
@@ -175,7 +178,7 @@ def _with_askers(
 
 
 def plan_pieces(ledger: Ledger, divisions: Sequence[Division], number: int) -> list[Piece]:
-    """Returns the pieces of the work. Tasks that have no state yet are in none."""
+    """Returns the pieces of the work, without classes whose old tasks have no state."""
     pieces: list[Piece] = []
     for division in divisions:
         classes = gcd(division.before, division.after) if division.layout.declared is None else 1
@@ -227,8 +230,8 @@ def _find_emitted(
 ) -> dict[bytes, Callable[[bytes], bool]]:
     """Returns, by table, which windows of a task were emitted already and would be emitted again.
 
-    A new task goes on from the close time of the old task that was least advanced. The windows that the others have
-    emitted since then are left out.
+    A new task continues from the earliest close time of its old tasks. The windows that the other old tasks have
+    emitted after that time are left out.
     """
     found: dict[bytes, Callable[[bytes], bool]] = {}
     for closed in layout.closed if cells else ():
@@ -313,7 +316,7 @@ def rescale(
     at_step: AtStep = ignore_step,
     on_progress: Callable[[Progress], None] = ignore_progress,
 ) -> Rescaled:
-    """Divides the state, for the manifest that follows the ledger. `partitions` are those of the internal topics."""
+    """Divides the state, for the manifest that follows the ledger. `partitions` has the counts of internal topics."""
     number = ledger.number + 1
     pieces = plan_pieces(ledger, divisions, number)
     work = partial(divide, at_step=at_step)
@@ -377,7 +380,7 @@ def _route_carried(
     number: int,
     at_step: AtStep,
 ) -> Iterator[tuple[TaskId, TaskId, Blob | BlobRef]]:
-    """Yields the carried rows, those for divided sub-topologies by their new tasks."""
+    """Yields the carried rows. Rows for a divided sub-topology go to its new tasks."""
     by_number = {division.subtopology: division for division in divisions}
     for target, origin, blob in ledger.carried:
         division = by_number.get(target.subtopology)
@@ -399,7 +402,7 @@ def _route_carried(
 
 
 def _move_askers(batch: PartitionBatch, move: PartitionOf | None) -> None:
-    """Gives subscriptions that wait the new tasks of their askers."""
+    """Replaces the asking task in carried subscriptions by its new number."""
     if move is not None:
         values = [value and move_subscription(value, move) for value in batch.records.values]
         batch.records = replace(batch.records, values=values)

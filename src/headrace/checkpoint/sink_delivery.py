@@ -8,8 +8,8 @@ after the manifest, in the order of the batches: 1. every part is written, by th
 the slots; 2. the sink commits; 3. the file `sinks/NAME/N` in the checkpoint records it. A crash repeats the steps of
 batch N, with the same records. Manifests and outboxes are kept until every sink has recorded them.
 
-A target that does not answer is asked again, ever less often, and does not disturb the other sinks. When a sink lacks
-`backlog` batches, the application waits before it commits another one.
+A delivery that fails is retried, with growing pauses, and does not delay the other sinks. When a sink lacks `backlog`
+batches, the application waits before it commits another one.
 """
 
 from __future__ import annotations
@@ -45,20 +45,20 @@ from headrace.topology import nodes
 from headrace.topology.graph import Graph
 
 FOLDER = "sinks/"
-RECORD_EVERY = 16  # batches: so often progress is recorded for a sink that gets no records
+RECORD_EVERY = 16  # batches between two progress files of a sink that gets no records
 FIRST_BACKOFF = 0.1  # seconds
 _UNBOUNDED = sys.maxsize
 _GRACE = 8.0  # seconds for a call of a sink to return, when the application is closed
 _log = logging.getLogger(__name__)
 
-# Writes parts of batch N of a sink in several processes: (sink, N, parts, share_out). `share_out` is told how many they
-# are. Returns what each process has answered, or None if this process has to write the parts.
+# Writes parts of batch N of a sink in several processes: (sink, N, parts, share_out). Calls `share_out` with the number
+# of processes. Returns the answer of each process, or None if this process has to write the parts.
 WriteInSlots = Callable[[str, int, Sequence[str], "ShareOut"], "Sequence[Written] | None"]
 ShareOut = Callable[[int], Any]
 
 
 class Written(NamedTuple):
-    """What a process has written: what `SinkWriter.write` returned, and how many records the target has rejected."""
+    """What a process has written: the result of `SinkWriter.write`, and the numbers of written and rejected records."""
 
     result: Any
     records: int
@@ -289,7 +289,10 @@ class SinkOptions:
 
 
 class SinkDelivery:
-    """Delivers batches to one sink, in order. `last` is the last batch that it has, `recorded` what a restart knows."""
+    """Delivers batches to one sink, in order.
+
+    `last` is the last batch that the sink has, `recorded` the last one that the checkpoint has recorded.
+    """
 
     def __init__(
         self, target: SinkTarget, writer: PartWriter, storage: Storage, last: int, options: SinkOptions
@@ -417,7 +420,7 @@ class SinkDeliveries:
         self._is_closing = False
 
     def start(self, ledger: Ledger, log: DeadLetterLog) -> None:
-        """Begins where each sink is, after the takeover of a checkpoint."""
+        """Continues every sink after the last batch that it has. Called after the takeover of a checkpoint."""
         progress, undelivered = self._find_undelivered(ledger)
         self._forget_removed(progress, undelivered)
         for target in self._targets.values():
@@ -495,7 +498,7 @@ class SinkDeliveries:
         return all(delivery.last >= number for delivery in self._all)
 
     def recorded(self, default: int) -> int:
-        """Returns the last batch that every sink has, as a restart knows it."""
+        """Returns the last batch that is recorded for every sink; `default` if there are no sinks."""
         return min((delivery.recorded for delivery in self._all), default=default)
 
     def reports(self) -> tuple[SinkReport, ...]:

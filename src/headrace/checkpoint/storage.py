@@ -6,7 +6,7 @@ calls that `create` a name, exactly one returns True, and its file appears whole
     disk           temporary file, fsync, link(2) to the name, fsync of the directory
     object store   conditional put (`mode="create"`)
 
-Files in a directory are created for their owner alone, and what other users could have written is rejected:
+Files in a directory are created for their owner alone; a file that other users could have written is rejected:
 `directories` has the rules.
 """
 
@@ -173,7 +173,7 @@ class DiskStorage:
 
 
 def _raise_unless_missing(error: OSError) -> None:
-    """`os.walk` leaves out what it cannot list, and the newest manifest could be among that."""
+    """Raises errors of `os.walk`, which otherwise skips what it cannot list: the newest manifest may be there."""
     if not isinstance(error, FileNotFoundError | NotADirectoryError):
         raise error
 
@@ -213,7 +213,7 @@ def _inode(path: Path) -> tuple[int, int]:
 _stores = lazy_extra("obstore.store", "spark")
 _errors = lazy_extra("obstore.exceptions", "spark")
 
-# Options of obstore's HTTP client. It raises an error if they are among the options of the store.
+# Options of obstore's HTTP client. Obstore raises an error if they are among the options of the store.
 _CLIENT_OPTIONS = {"allow_http", "allow_invalid_certificates", "connect_timeout", "proxy_url", "timeout", "user_agent"}
 
 

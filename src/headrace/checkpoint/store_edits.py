@@ -1,7 +1,7 @@
 """Changes of single stores in a checkpoint whose application is not running: rename, remove, prune.
 
-Each of them is one manifest, so it happens as a whole or not at all. They are how a user decides what `changes` cannot
-know: whether a store was renamed, or one was removed and another one added.
+Each change is one manifest, so it happens as a whole or not at all. With these changes the user decides what
+`change_plan` cannot know: whether a store was renamed, or one store was removed and another one added.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ Edit = Callable[[Ledger, Fingerprint], tuple[Fingerprint, CarriedOver | None]]
 
 
 def rename_store(storage: Storage, old: str, new: str, hooks: CommitHooks | None = None) -> None:
-    """Gives a store another name in the checkpoint. The same name confirms one that Headrace has generated."""
+    """Gives a store another name in the checkpoint. Renaming a store to its own generated name confirms that name."""
     checked_name(new)
 
     def edit(ledger: Ledger, before: Fingerprint) -> tuple[Fingerprint, CarriedOver | None]:

@@ -98,7 +98,7 @@ class Admin(Closeable):
         return self._log.groups()
 
     def lag(self, group: str) -> dict[TopicPartition, int]:
-        """Returns how many offsets a group is behind, by partition that it has committed."""
+        """Returns how many offsets a group is behind, for each partition that has a committed offset."""
         committed = self._log.committed(group)
         extents = self._log.extents(sorted({at.topic for at in committed}))
         return {at: max(0, extents[at].end - offset) for at, offset in committed.items()}

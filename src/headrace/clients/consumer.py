@@ -213,9 +213,10 @@ class Consumer(Closeable, Generic[K, V]):
         key_serde: Serde[K] | None = None,
         value_serde: Serde[V] | None = None,
     ) -> None:
-        """`key` and `value` are serdes; without them keys and values are bytes. `key_serde` is their old name.
+        """`key` and `value` are serdes; without them keys and values are bytes. `key_serde` and `value_serde` are
+        their old names.
 
-        `idle_timeout`: iteration ends when no record has arrived for so long; without it, never.
+        `idle_timeout`: iteration ends when no record has arrived for this time; without it, never.
 
         `config`: settings of Kafka's clients, such as TLS and SASL, or the path of a `.properties` file.
         """
@@ -378,7 +379,7 @@ class Consumer(Closeable, Generic[K, V]):
             self._auto_commit(self.assignment)
 
     def _auto_commit(self, partitions: Partitions) -> None:
-        """Commits positions. A partition that another member has by now is found out by the next rebalance."""
+        """Commits positions. The next rebalance drops a partition that another member has by now."""
         positions = {at: self._fetcher.positions[at] for at in partitions}
         if positions:
             with suppress(ProducerFencedError):
@@ -386,7 +387,7 @@ class Consumer(Closeable, Generic[K, V]):
 
     # -------------------------------------------------------------------------------------------------- the group
     def _rebalance(self) -> None:
-        """Renews the membership when it is due, gives up the partitions of others, and starts to read new ones."""
+        """Renews the membership when it is due, gives up lost partitions, and starts to read new ones."""
         now = self._clock.now()
         if not self._topics or now < self._rebalance_at:
             return

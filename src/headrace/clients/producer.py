@@ -185,7 +185,8 @@ class Producer(Closeable, Generic[K, V]):
         key_serde: Serde[K] | None = None,
         value_serde: Serde[V] | None = None,
     ) -> None:
-        """`key` and `value` are serdes; without them keys and values are bytes. `key_serde` is their old name.
+        """`key` and `value` are serdes; without them keys and values are bytes. `key_serde` and `value_serde` are
+        their old names.
 
         `config`: settings of Kafka's clients, such as TLS and SASL, or the path of a `.properties` file.
         """

@@ -1,4 +1,4 @@
-"""The serdes of clients, for topics: a serde of a schema registry needs the topic, and settings of the client."""
+"""Binds a client's serdes to topics: a serde of a schema registry needs the topic and the client's settings."""
 
 from __future__ import annotations
 

@@ -145,7 +145,7 @@ def iso_duration(text: str) -> int | None:
 
 
 def time_scope(value: Any) -> str:
-    """The tasks that share one stream time: each its own, or all of them."""
+    """The scope of stream time: each task has its own, or all tasks of the application share one."""
     if value not in {"task", "application"}:
         raise ValueError("give task or application")
     return value
@@ -215,7 +215,7 @@ def handler(value: Any) -> Handler:
 
 
 def store_kind(value: Any) -> StoreKind:
-    """Where tables are kept: a word, the name of a class of suppliers of Kafka's, or a class of that name.
+    """Where tables are kept: a word, the name of one of Kafka's supplier classes, or a class of that name.
 
     >>> store_kind("org.apache.kafka.streams.state.BuiltInDslStoreSuppliers$InMemoryDslStoreSuppliers")
     'memory'
@@ -247,7 +247,7 @@ def replication_factor(value: Any) -> int:
 
 
 def optimization(value: Any) -> frozenset[str]:
-    """The optimizations to apply, of "none", "all" or some of their names.
+    """The optimizations to apply, from "none", "all" or some of their names.
 
     >>> sorted(optimization("merge.repartition.topics,single.store.self.join"))
     ['merge.repartition.topics', 'single.store.self.join']

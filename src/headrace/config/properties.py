@@ -33,7 +33,7 @@ def parse_properties(text: str) -> dict[str, str]:
     """
     settings: dict[str, str] = {}
     for line in _logical_lines(text):
-        end = _SEPARATOR.match(line).end()  # pyright: ignore[reportOptionalMemberAccess] - it matches nothing, too
+        end = _SEPARATOR.match(line).end()  # pyright: ignore[reportOptionalMemberAccess] - it matches empty text, too
         rest = line[end:].lstrip()
         if rest[:1] in ("=", ":"):
             rest = rest[1:].lstrip()
@@ -42,7 +42,7 @@ def parse_properties(text: str) -> dict[str, str]:
 
 
 def _logical_lines(text: str) -> Iterator[str]:
-    """Lines that are neither empty nor comments, with those that a backslash at the end continues made one."""
+    """Yields lines that are neither empty nor comments. A line that ends with a backslash is joined with the next."""
     begun = ""
     for natural in re.split(r"\r\n|\r|\n", text):
         line = begun + natural.lstrip(" \t\f")

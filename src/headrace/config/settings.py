@@ -107,7 +107,7 @@ class Config:
         "runtime.serdes",
     )  # fmt: skip
     delivery_job_min_bytes: int = setting(
-        64 * _MB, parsing.positive, "from how many bytes on a Spark job delivers the outputs of a batch to Kafka",
+        64 * _MB, parsing.positive, "from how many bytes on slots, not the driver, deliver the outputs of a batch to Kafka",
         "spark.run",
     )  # fmt: skip
     deserialization_exception_handler: Handler = setting(
@@ -157,7 +157,7 @@ class Config:
         "spark.real_time",
     )  # fmt: skip
     num_stream_threads: int | None = setting(
-        None, parsing.positive, "how many tasks run at once on this machine; not set: one for each core", "spark.run"
+        None, parsing.positive, "how many slots run tasks at the same time; not set: one for each core", "spark.run"
     )
     processing_trigger: Trigger = setting(
         "real-time", parsing.trigger, "real-time: slots that stay alive; micro-batch: a Spark job for every batch",
@@ -285,9 +285,9 @@ class Config:
         environment: Mapping[str, str] | None = None,
         **options: Any,
     ) -> Self:
-        """The configuration of a mapping with dotted names or of a `.properties` file, and of keywords, which win.
+        """The configuration from a mapping with dotted names or a `.properties` file, and from keywords, which win.
 
-        `environment` is looked up last: `HEADRACE_COMMIT_INTERVAL_MS` is `commit.interval.ms`.
+        `environment` has the lowest priority: `HEADRACE_COMMIT_INTERVAL_MS` is `commit.interval.ms`.
 
         >>> Config.of({"num.partitions": 3}, environment={"HEADRACE_NUM_PARTITIONS": "8"}).num_partitions
         3
@@ -314,7 +314,7 @@ class Config:
 
     @property
     def client_settings(self) -> dict[str, Any]:
-        """What the clients of a Kafka log are given: TLS, SASL, timeouts, and the copies of topics that they create.
+        """The settings for the clients of a Kafka log: TLS, SASL, timeouts, and the replication factor of new topics.
 
         >>> Config.of({"security.protocol": "SSL"}).client_settings
         {'security.protocol': 'SSL', 'replication.factor': -1}
@@ -393,7 +393,7 @@ WITHOUT_EFFECT = {
     "windowed.inner.deserializer.class": _NO_WINDOWED_CLASS,
     "windowed.inner.serializer.class": _NO_WINDOWED_CLASS,
 }
-# Settings of Kafka's clients. What all kinds of clients share may stand without a prefix; the rest needs one.
+# Settings of Kafka's clients. Those that all kinds of clients share need no prefix; the others need one.
 SHARED_BY_CLIENTS = (
     "broker.", "client.", "connections.", "enable.sasl.", "enable.ssl.", "metadata.", "reconnect.", "sasl.",
     "security.", "socket.", "ssl.",
@@ -472,7 +472,7 @@ def _parsed(name: str, value: Any, parse: Callable[[Any], Any]) -> Any:
 
 
 def _check_extra(name: str) -> None:
-    """A setting that is not in the table: for Kafka's clients, without effect, misspelt, or unknown."""
+    """Checks a setting that is not in the table: logs once if it has no effect, and raises if it looks misspelt."""
     if reason := _reason(name):
         name_once(name, reason)
     elif name in _CLIENT_ONLY:
@@ -490,7 +490,7 @@ def _reason(name: str) -> str | None:
     return next((why for start, why in WITHOUT_EFFECT.items() if start.endswith(".") and name.startswith(start)), None)
 
 
-# Settings of clients that are often written, for the guess at what a misspelt name means.
+# Common settings of clients, which `_check_extra` suggests for a misspelt name.
 _SHARED_EXAMPLES = (
     "client.id", "default.api.timeout.ms", "sasl.mechanism", "sasl.password", "sasl.username", "security.protocol",
     "ssl.ca.location", "ssl.certificate.location", "ssl.key.location", "ssl.key.password",

@@ -147,7 +147,7 @@ def _decode(header: ChunkHeader, body: memoryview) -> tuple[Records, list[int] |
     if header.flags & COMPRESSED:
         body = _arrow.decompress(body, decompressed_size=header.size, codec="zstd")
     batch = _arrow.ipc.read_record_batch(_arrow.py_buffer(body), _schema(header.flags & (HEADERS | OFFSETS)))
-    batch.validate(full=True)  # else Arrow follows wrong offsets anywhere; 0.1 of the 4 ms of 10,000 records
+    batch.validate(full=True)  # else wrong offsets lead out of the buffer; takes 0.1 of 4 ms for 10,000 records
     keys, values, timestamps, *more = (column.to_pylist() for column in batch.columns)
     headers: list[Headers] | None = None
     if header.flags & HEADERS:

@@ -1,8 +1,8 @@
-"""What a program's log says about a cluster: one line, then at most one in ten seconds.
+"""Warnings about a Kafka cluster in the program's log: one line, then at most one every ten seconds.
 
-While brokers are away, every client of a process tries to connect again many times a second, and says so each time. All
-clients log by a `ClientLog`, requests that wait do it by `warn`, and both share one `RateLimit` for each cluster. Slots
-write nothing: the driver has clients of the same cluster, and says it (`leave_to_driver`).
+While brokers are away, every client of a process reconnects many times a second, and logs each failure. All clients log
+through `ClientLog`, waiting requests log through `warn`, and both share one `RateLimit` for each cluster. Slots log
+these warnings at DEBUG level: the driver has clients of the same cluster, and warns (`leave_to_driver`).
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ _LOGGER = logging.getLogger("headrace.log.kafka")
 _PLACE = re.compile(r"^(?:\[thrd:[^\]]*\]: )?(?:\S+/(?:bootstrap|\d+): )?")
 _COUNTS = re.compile(r" \(after \d+ms in state \w+(?:, \d+ identical error\(s\) suppressed)?\)$")
 _CONNECTION = frozenset(("FAIL", "ERROR", "REQTMOUT", "TXNERR", "COORD"))
-_BEGINNING = "GETPID"  # the coordinator of a broker that has just started is asked again; a broker that is away fails
+_BEGINNING = "GETPID"  # a request that is repeated while a broker starts; a broker that is away logs FAIL
 
 
 class RateLimit:
-    """Lets a line through, then none for `INTERVAL` seconds. The next line says how many it left out.
+    """Admits a line, then none for `INTERVAL` seconds. With the next line it returns how many were left out.
 
     >>> times = iter([0, 1, 2, 12])
     >>> limit = RateLimit(lambda: next(times))
@@ -56,7 +56,7 @@ _is_left_to_driver = False
 
 
 def leave_to_driver() -> None:
-    """Lets this process, a slot, write nothing about clusters below the level of errors of the library itself."""
+    """Makes this process, a slot, log warnings about clusters at DEBUG level only."""
     global _is_left_to_driver  # noqa: PLW0603 - of the process
     _is_left_to_driver = True
 

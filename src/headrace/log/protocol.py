@@ -228,7 +228,10 @@ class Log(Protocol):
         ...
 
     def append(self, items: Sequence[Item], *, sequence: ProducerSequence | None = None) -> list[int]:
-        """Stores all items or none, on disk before it returns. Returns the first offset of each item."""
+        """Stores all items or none, durably before it returns. Returns the first offset of each item.
+
+        On Kafka an append is not a transaction: if brokers fail, it may be stored in part.
+        """
         ...
 
     def new_producer(self) -> int:

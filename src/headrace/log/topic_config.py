@@ -47,7 +47,7 @@ class TopicConfig:
 
 
 def check_topic_name(name: str) -> str:
-    """Returns a name that Kafka accepts, too; raises for any other."""
+    """Returns the name if Kafka accepts it; raises otherwise."""
     if not is_legal_name(name):
         raise ValueError(
             f"{name!r} cannot be the name of a topic: 1 to 249 letters, digits, dots, underscores and hyphens can"

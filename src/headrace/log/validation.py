@@ -31,7 +31,7 @@ def check_partition(at: TopicPartition, partitions: int) -> None:
 
 
 def check_topic_id(name: str, found: str, expected: str | None) -> None:
-    """Raises if a topic is another than the one that was read before. None: any id will do."""
+    """Raises if a topic has another id than expected: it was created again. None accepts any id."""
     if expected is not None and found != expected:
         raise UnknownTopicError(f"the topic {name!r} was deleted and created again: its id is {found}, not {expected}")
 

@@ -1,4 +1,4 @@
-"""Names of the things that run and of the places that are read."""
+"""The ids of tasks and of partitions."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ def murmur2(raw: bytes) -> int:
 
 
 def partition_of(key: bytes | None, partitions: int) -> int | None:
-    """The partition of a key; a record without one may go anywhere, so it is None: the host's choice.
+    """The partition of a key; None without a key, because such a record may go to any partition.
 
     >>> partition_of(b"21", 6), partition_of(None, 6)
     (0, None)

@@ -1,4 +1,4 @@
-"""A record and what is said about it."""
+"""Records and headers, where a record is, and what timestamped and versioned stores hold."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def render_record(record: Record[Any, Any] | FixedKeyRecord[Any, Any]) -> str:
 
 
 class RecordMetadata(NamedTuple):
-    """Where a record was read.
+    """Where a record is in the log.
 
     >>> RecordMetadata("orders", 0, 41).offset
     41
@@ -133,7 +133,7 @@ def headers_of(headers: Iterable[tuple[str, bytes | None]]) -> Headers:
 
 
 class Sample(NamedTuple):
-    """A record as bytes, to be shown; `cut`: of its key or its value only the beginning is here."""
+    """A record as bytes, for display. With `cut`, only the beginning of its key or value is here."""
 
     topic: str
     partition: int  # -1: the hash of the key will decide

@@ -1,4 +1,4 @@
-"""A sink for another system than the log: what its author writes, and what it gets.
+"""Sinks for systems other than the log: the classes that the author of a sink writes, and the batches that it gets.
 
     Sink        what a topology holds: a description that can be pickled, with its guarantee. `open` makes a writer
     SinkWriter  `write` takes the records of a batch, `commit` completes the batch, `close` ends
@@ -6,8 +6,8 @@
 
 **The number of a batch is an idempotence token.** A batch is committed before a sink gets it, so its records never
 change, but after a crash the sink may get it again: the whole batch, or some of its parts. A sink that stores, in one
-transaction with the data, which batch it has of each part, and leaves out what it has (`SinkBatch.without`), writes
-every record exactly once: it is atomic.
+transaction with the data, the last batch of each part, and leaves out the parts that it has (`SinkBatch.without`),
+writes every record exactly once: it is atomic.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class SinkPart:
 
 
 class SinkShare(NamedTuple):
-    """Which of the processes that write a batch this one is, and what `SinkWriter.share_out` has returned for all.
+    """The number of this process among those that write a batch, and the result of `SinkWriter.share_out` for all.
 
     >>> SinkBatch(7, (), SinkShare(1, {"owner": "a3f"})).share.ordinal
     1
@@ -100,7 +100,7 @@ class SinkBatch:
         return sum(len(part.records) for part in self.parts)
 
     def without(self, written: Mapping[str, int]) -> SinkBatch:
-        """Leaves out the parts that the target has. `written` is the last batch of each part there."""
+        """Leaves out the parts that the target has. `written` has the last batch in the target, by part."""
         return replace(self, parts=tuple(part for part in self.parts if written.get(part.name, -1) < self.number))
 
     def without_records(self, rejected: Iterable[Record]) -> SinkBatch:
@@ -121,7 +121,7 @@ def _ignore_step(_moment: str) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SinkContext:
-    """Whose sink a writer is. `owner`, with the name of a part and the number of a batch, is the idempotence token.
+    """The application and sink of a writer. `owner`, a part's name and a batch's number are the idempotence token.
 
     An application that is reset begins with batch 0 and another checkpoint. So a target compares `checkpoint`, too:
     batches of another checkpoint do not count.
@@ -154,13 +154,13 @@ class SinkWriter(ABC):
     def share_out(self, number: int, parts: Sequence[str], shares: int) -> Any:
         """Prepares for `shares` processes to write the named parts of a large batch at once, each its own.
 
-        Each gets what it returns, plain data, as `SinkBatch.share`. None: this process has to write them all.
+        Each process gets the result, plain data, in `SinkBatch.share`. If it is None, this process writes all parts.
         """
         return ()
 
     @abstractmethod
     def write(self, batch: SinkBatch) -> Any:
-        """Writes a batch, or some parts of it. What it returns, plain data, is given to `commit`."""
+        """Writes a batch, or some parts of it. The result, plain data, is given to `commit`."""
 
     def commit(self, number: int, written: Sequence[Any]) -> None:
         """Completes batch `number`. Called once all parts are written, with what each `write` returned."""
@@ -199,5 +199,5 @@ class Sink(ABC):
 
     @property
     def label(self) -> str:
-        """The name of the sink, if it is given no other: it is the same for every start of the application."""
+        """The default name of the sink: it is the same at every start of the application."""
         return type(self).__name__

@@ -1,7 +1,7 @@
 """Threads, locks and pauses, as an argument of the classes that use them.
 
 Production passes `SystemThreads`. The simulation passes threads that a seeded scheduler runs one at a time, in virtual
-time: it sees every moment at which another thread could have come first.
+time: the seed decides which thread runs next.
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ _log = logging.getLogger(__name__)
 class Extractor:
     """One of the extractors below: a function of (record, partition time) that the runtime recognizes.
 
-    One that needs a clock is given the batch's by `bound`; called without, it refuses.
+    `bound` gives the batch's clock to an extractor that needs one. Without it, such an extractor raises an error.
     """
 
     name: str

@@ -63,7 +63,7 @@ class Windows(Protocol):
 
 
 def ends_of(windows: int | Windows) -> Callable[[int], int]:
-    """Where the window that starts at a given time ends, of windows of a size or of a definition.
+    """The function from the start of a window to its end, for windows of one size or of a definition.
 
     >>> ends_of(10)(5)
     15
@@ -199,7 +199,7 @@ class SlidingWindows(metaclass=RenamedNames):
 )
 @dataclass(frozen=True, slots=True)
 class SessionWindows(metaclass=RenamedNames):
-    """Windows that last until nothing came for `gap`.
+    """Windows that end when no record has come for `gap`.
 
     >>> SessionWindows.of(timedelta(minutes=5))
     SessionWindows(gap=300000, grace=0)
@@ -247,7 +247,7 @@ class JoinWindows(metaclass=RenamedNames):
 
 _DAY = 86_400_000
 _HOUR = 3_600_000
-_LAST = 253_370_764_800_000  # 9999-01-01: beyond it Python knows no dates, and a day is one of UTC
+_LAST = 253_370_764_800_000  # 9999-01-01: Python's dates end with that year, so from here on days are days of UTC
 
 
 @dataclass(frozen=True, slots=True)

@@ -67,7 +67,7 @@ def _read(view: Any, store: StoreDescription, query: q.Query[Any]) -> Any:  # no
 
 
 def filter_keys(entries: Iterator[Any], serde: Serde, low: Any, high: Any) -> Iterator[Any]:
-    """Keep the entries whose keys, their first fields, are from `low` to `high` inclusive, by the keys' bytes."""
+    """Keep the entries whose key, the first field, is from `low` to `high` inclusive, compared by bytes."""
     if low is None and high is None:
         return entries
     first, last = (None if key is None else serde.encode(key) for key in (low, high))
@@ -76,7 +76,7 @@ def filter_keys(entries: Iterator[Any], serde: Serde, low: Any, high: Any) -> It
 
 
 class StoreEntry(NamedTuple):
-    """An entry of any kind of store; what the kind does not have is None."""
+    """An entry of any kind of store; fields that the kind does not have are None."""
 
     key: Any
     value: Any

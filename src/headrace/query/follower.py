@@ -140,7 +140,7 @@ def view_latest(name: str, latest: Callable[[], Snapshot]) -> Any:
 
 
 class Freshness(NamedTuple):
-    """The last batch that was read, when it was certainly the latest, and the error since then, if any."""
+    """The last batch that was read, the time when it was certainly the latest, and the error since then, if any."""
 
     batch: int
     checked: int
@@ -176,7 +176,7 @@ class Follower:
         self._clock: Clock = clock or SystemClock()
         self._refresh_lock, self._refreshed = threading.Lock(), threading.Condition()
         self._ledger, self._catalog = Ledger(), Catalog((), unreadable=())
-        self._fingerprint: Fingerprint | None = None  # that the catalog was made from
+        self._fingerprint: Fingerprint | None = None  # the fingerprint that the catalog was made from
         self._snapshots: tuple[Snapshot, ...] = ()  # the last ones; replaced as a whole, because other threads read it
         self._restored: Snapshot | None = None  # an old snapshot that was read again from the checkpoint
         self.freshness = Freshness(-1, 0, None)
@@ -313,7 +313,7 @@ class Follower:
                 return
 
     def _read_ledger(self, last: int) -> Ledger:
-        """Read the manifests up to `last`, each one into the history if they continue what is known."""
+        """Read the manifests up to `last`, and add each to the history if they continue the known ones."""
         ledger = self._ledger
         if ledger.number >= 0 and 0 <= last - ledger.number <= STEP_BY_STEP:
             try:
@@ -324,7 +324,7 @@ class Follower:
                         ledger = Ledger()
                     ledger.apply(manifest, digest)
             except (CheckpointCorruptedError, CheckpointMismatchError):
-                pass  # the manifests do not continue what is known: start from the last one
+                pass  # the manifests do not continue the known ones: start from the last one
             else:
                 return ledger
         ledger = read_ledger(self.storage, last)

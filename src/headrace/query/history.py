@@ -29,7 +29,7 @@ class LatencyHistogram:
         self.sum, self.least, self.most = 0, 0, 0
 
     def add(self, ages: Sequence[int], records: int, elapsed: int) -> None:
-        """Add `records` records by a sample of their ages, which have grown by `elapsed` ms since they were taken."""
+        """Add `records` records, of which `ages` is a sample. The ages have grown by `elapsed` ms since the sample."""
         if not ages:
             return
         each, left = divmod(records, len(ages))
@@ -60,7 +60,7 @@ class LatencyHistogram:
 
 
 class BatchLatency(NamedTuple):
-    """How long the records of a batch took, in ms: the median wait in the log, and from timestamp to commit."""
+    """How long the records of a batch took, in ms: median wait in the log, and percentiles from timestamp to commit."""
 
     wait: float
     p50: float
@@ -68,7 +68,7 @@ class BatchLatency(NamedTuple):
 
     @classmethod
     def of(cls, ages: Iterable[tuple[Sequence[int], int]], elapsed: int) -> BatchLatency | None:
-        """Computes it from samples of ages when the batch began, each with the number of records that it stands for.
+        """Computes the latency from samples of ages at the start of the batch, each with the number of its records.
 
         `elapsed` is how long the batch took. None if the batch has read no records.
 
@@ -159,6 +159,6 @@ class BatchHistory:
         return {topic: 1000 * count / span for topic, count in total.items()}
 
     def interval(self) -> float | None:
-        """Return the average of milliseconds between the last batches."""
+        """Return the average number of milliseconds between the last batches."""
         gaps = [later.clock - earlier.clock for earlier, later in pairwise(self.batches()[-20:])]
         return sum(gaps) / len(gaps) if gaps else None

@@ -74,7 +74,7 @@ def _object_to_json(value: Any) -> Any:
     if dump is not None:
         return to_json(dump(mode="json"))
     if hasattr(value, "DESCRIPTOR"):
-        from google.protobuf.json_format import MessageToDict  # noqa: PLC0415 - who has a message has the package
+        from google.protobuf.json_format import MessageToDict  # noqa: PLC0415 - a message needs the package
 
         return MessageToDict(cast("Any", value), preserving_proto_field_name=True)
     return {"$repr": repr(value)}

@@ -42,7 +42,7 @@ Operation = Literal["key", "range", "prefix", "windows", "versions"]
 
 
 class ReadParameters(NamedTuple):
-    """What a read asks for; keys are text, which the serde of the store's keys decides how to parse."""
+    """The parameters of a read. Keys are text; the serde of the store's keys decides how to parse it."""
 
     key: str | None = None
     low: str | None = None

@@ -1,8 +1,8 @@
 """The queries that stores answer, under the names of Kafka Streams' interactive queries, and an answer's position.
 
 A `Query[R]` has a result of type `R`: `KeyQuery[str, int]` is a `Query[int | None]`. The key's type is known from the
-arguments, the value's is Any unless the query states it: `KeyQuery[str, int]("hello")`. So the classes
-have no `slots=True`: Python 3.11 cannot make an object of a generic class that is frozen and has slots that way.
+arguments, the value's is Any unless the query states it: `KeyQuery[str, int]("hello")`. Python 3.11 cannot make an
+object in this way if the class is frozen and has slots, so the classes have no `slots=True`.
 
 `execute_query` in execution.py answers them. parameters.py makes them from the parameters of a URL or a command.
 """
@@ -95,7 +95,7 @@ class Entries(Iterator[Any]):
         return self._seen.popleft() if self._seen else next(self._items)
 
     def peek(self, count: int) -> list[Any]:
-        """Return the next items, at most so many; they stay."""
+        """Return at most `count` of the next items, without taking them."""
         self._seen += islice(self._items, max(0, count - len(self._seen)))
         return list(islice(self._seen, count))
 

@@ -5,7 +5,7 @@ stays readable and never changes.
 
 A replica on disk is for state that is larger than memory. It has one LMDB environment per task, and continues where it
 was when it is opened again. It is trusted as far as a task's local state is: a copy of another checkpoint, of an
-attempt that lost, or from before a crash of the machine is deleted and restored from the checkpoint.
+attempt that was not committed, or from before a crash of the machine is deleted and restored from the checkpoint.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Standby: read from a checkpoint whether its application runs, and wait until it can be taken over.
 
 The owner of a checkpoint writes heartbeats with a lease. A standby follows the checkpoint, so that it has a copy of the
-stores, and takes over when nobody owns the checkpoint. Any number of standbys may wait: the next epoch is created once,
-so one of them gets it, and the others continue to wait.
+stores, and takes over when the checkpoint has no owner. Any number of standbys may wait: the next epoch is created
+once, so one of them gets it, and the others continue to wait.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def read_report(storage: Storage, epoch: int, now: int) -> ApplicationReport:
 
 
 def _read_end(storage: Storage, name: str) -> ApplicationReport:
-    """Return how an owner has ended, as far as its last file says it."""
+    """Return how an owner has ended, as far as its last file says so."""
     try:
         end = _read_heartbeat(storage, name).description or {}
     except (MissingFileError, CheckpointCorruptedError):  # the file of an earlier version is empty
@@ -68,7 +68,7 @@ def _read_end(storage: Storage, name: str) -> ApplicationReport:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OwnerCheck:
-    """Decides whether a checkpoint has a live owner; `process_gone` tells that for an owner on the same machine."""
+    """Decides whether a checkpoint has a live owner. `process_gone` says whether one on the same machine has exited."""
 
     clock: Clock = field(default_factory=SystemClock)
     this_process: LeaseHolder = field(default_factory=this_process)
@@ -96,7 +96,7 @@ def _read_heartbeat(storage: Storage, name: str) -> LeaseRecord:
 def wait_for_takeover(
     follower: Follower, stop: threading.Event, check: OwnerCheck | None = None, *, interval: float = INTERVAL
 ) -> bool:
-    """Follow the checkpoint until nobody owns it, and return True; return False once `stop` is set."""
+    """Follow the checkpoint until it has no owner, and return True; return False once `stop` is set."""
     check = check or OwnerCheck()
     logged = None
     while not stop.is_set():

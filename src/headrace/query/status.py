@@ -19,7 +19,7 @@ from headrace.serde.protocol import Serde
 from headrace.topology.graph import Graph
 from headrace.topology.nodes import Sink, Source
 
-KEEPS_UP = 5.0  # an application keeps up if no more records wait than it processes in so many seconds
+KEEPS_UP = 5.0  # seconds: an application keeps up if it can process all waiting records in this time
 
 
 class SlotReport(NamedTuple):
@@ -74,7 +74,7 @@ def decode_slots(description: Mapping[str, Any]) -> dict[str, Any]:
 
 
 class Traffic(NamedTuple):
-    """What the driver and its slots have told each other, in frames and bytes. Records go from slot to slot."""
+    """The messages between the driver and its slots, in frames and bytes. Records go from slot to slot."""
 
     frames_sent: int = 0
     bytes_sent: int = 0
@@ -258,7 +258,7 @@ def summarize_batches(follower: Follower, report: ApplicationReport, last: int =
 def describe_latency(report: ApplicationReport, number: int) -> dict[str, float] | None:
     """Return how many ms the records of a batch took from log to log; None if it read none.
 
-    As long as the results are not in the log, it is the time until the commit.
+    Until the results are in the log, this is the time until the commit.
     """
     latency = report.latencies.get(number)
     if latency is None:
@@ -312,7 +312,7 @@ def format_bytes(raw: bytes | None, serde: Serde, *, cut: bool = False) -> str |
     if not cut:
         try:
             return _format_value(serde.decode(raw))
-        except Exception:  # noqa: BLE001, S110 - a user's serde may raise anyvalue; the bytes are shown then
+        except Exception:  # noqa: BLE001, S110 - a user's serde may raise anything; the bytes are shown then
             pass
     return raw.decode(errors="replace") + "…" * cut
 

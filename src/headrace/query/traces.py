@@ -1,4 +1,4 @@
-"""The way of one record through a topology, to be read: as text, as JSON, or as HTML in a notebook.
+"""The way of one record through a topology, shown as text, as JSON, or as HTML in a notebook.
 
     orders/2 at offset 4711, traced in batch 38, as it was: …
 
@@ -49,12 +49,12 @@ class Trace:
     topic: str
     partition: int
     offset: int
-    batch: int | None  # that processed the record; None if it is traced in another state than it met
+    batch: int | None  # the one that processed the record; None if it is traced in another state than it met
     state: str
     steps: tuple[TraceStep, ...]
     graph: Graph
     notes: tuple[str, ...] = ()
-    error: str | None = None  # that stopped the task
+    error: str | None = None  # the one that stopped the task
 
     def __str__(self) -> str:
         return "\n".join(self._lines())
@@ -138,7 +138,7 @@ class Trace:
             yield f"The application stops: {self.error}"
 
     def _tree(self) -> Iterator[tuple[TraceStep, int]]:
-        """Each step below the one that gave it its record; those of another task after all of their own."""
+        """Yields each step below the one that gave it its record. Steps of a later task follow those of the first."""
         tasks: list[TraceStep] = [step for step in self.steps if step.parent is None]
         while tasks:
             below: list[TraceStep] = []

@@ -3,8 +3,8 @@
 `prepare` packs items and writes large chunks to files before the transaction. `store_appends` runs inside it. Small
 appends that share a transaction also share a chunk.
 
-The last append of each producer has a row, which tells a repeated append. So has the last batch that was delivered for
-an application, its delivery marker; `FileLog.deliver` writes it in the transaction of the outputs.
+A row for each producer has its last append, so that a repeated append is recognised. A row for each application has the
+last batch that was delivered, its delivery marker; `FileLog.deliver` writes it in the transaction of the outputs.
 """
 
 from __future__ import annotations

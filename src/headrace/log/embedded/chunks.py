@@ -144,7 +144,7 @@ def read_partitions(connection: sqlite3.Connection, entry: TopicEntry) -> list[P
 
 
 def create_partitions(connection: sqlite3.Connection, before: TopicEntry | None, after: TopicEntry) -> None:
-    """Inserts the rows of new partitions. If the topic is compacted from now on, all of it is to be compacted."""
+    """Inserts the rows of new partitions. If the topic becomes compacted, marks all of its records as not compacted."""
     for number in range(before.partitions if before else 0, after.partitions):
         put_partition(connection, PartitionRow(after.number, number, 0, 0, 0))
     if before is not None and after.parsed_config.compacts and not before.parsed_config.compacts:
@@ -212,7 +212,7 @@ def read_chunks(connection: sqlite3.Connection, topic: int, partition: int, star
 def read_packed_chunks(
     connection: sqlite3.Connection, topic: int, partition: int, start: int, end: int
 ) -> Iterator[tuple[ChunkRow, bytes | None]]:
-    """Does the same up to offset `end`, with the bytes of chunks that are in the database."""
+    """Does what `read_chunks` does up to offset `end`, with the bytes of chunks that are in the database."""
     query = (
         f"SELECT {_COLUMNS}, b.body FROM chunks c LEFT JOIN bodies b ON b.id = c.body "  # noqa: S608
         f"WHERE {_AT} AND {_FROM} AND base < ? ORDER BY base"

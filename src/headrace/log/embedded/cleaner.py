@@ -25,9 +25,9 @@ from headrace.log.embedded.topics import TopicEntry
 from headrace.log.topic_config import TopicConfig
 
 _IDLE_PRODUCER_MS = 86_400_000  # after which a producer is forgotten, and its last append cannot be repeated
-_MAX_CHUNKS = 200  # that one transaction deletes, so that writers do not wait long
-_MAX_PAGES = 2000  # that one transaction returns to the file system
-ABANDONED_AFTER = 600.0  # seconds after which a file that no row refers to was left behind by a crash
+_MAX_CHUNKS = 200  # deleted in one transaction, so that writers do not wait long
+_MAX_PAGES = 2000  # returned to the file system in one transaction
+ABANDONED_AFTER = 600.0  # seconds after which a file that no row refers to counts as left behind by a crash
 _log = logging.getLogger(__name__)
 
 
@@ -43,7 +43,7 @@ class LogCleaner:
 
     def start(self, now: int, interval: int) -> None:
         """Cleans in a thread, unless a process did so less than `interval` ms ago. Errors go to the program's log."""
-        with self._starting:  # `stop` must know a thread that runs
+        with self._starting:  # so that `stop` joins every thread that was started
             if self._is_stopped or (self._thread is not None and self._thread.is_alive()):
                 return
             thread = threading.Thread(target=self._clean_if_due, args=(now, interval), name="headrace-log-cleaner")
@@ -59,7 +59,7 @@ class LogCleaner:
             self._thread.join()
 
     def clean(self, now: int, *, fully: bool) -> None:
-        """Cleans the log, unless another process does so; with `fully`, waits for it, and compacts all there is."""
+        """Cleans the log, unless another process is cleaning it. With `fully`, waits for that one, and compacts all."""
         with self._busy, self._database.translate_errors():
             lock = WriterLock(self._database.directory / "cleaning")
             try:

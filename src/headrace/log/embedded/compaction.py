@@ -93,9 +93,9 @@ class Compactor:
         return end
 
     def _new_horizon(self) -> int:
-        """Returns until when tombstones are kept that are compacted for the first time.
+        """Returns the time until which tombstones are kept that are compacted for the first time.
 
-        It is rounded up, since only chunks of the same horizon can be merged.
+        The time is rounded up, because only chunks of the same horizon can be merged.
         """
         wait = self.entry.parsed_config.delete_retention_ms
         step = max(wait // 8, 1)
@@ -103,7 +103,7 @@ class Compactor:
 
     # ------------------------------------------------------------------------------------------------------ merge
     def _merge(self, at: TopicPartition, row: PartitionRow, rows: list[ChunkRow]) -> None:
-        """Merges small chunks, every record once. The last few chunks wait until there are more of them."""
+        """Merges small chunks; each record is rewritten once. The last few chunks wait until there are more of them."""
         end = row.cleaned
         runs = list(_split_runs([chunk for chunk in rows if chunk.base >= row.cleaned], keep=_SMALL))
         for i, run in enumerate(runs, 1):

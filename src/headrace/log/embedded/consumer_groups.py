@@ -108,7 +108,7 @@ def join(
 def commit(
     group: str, state: GroupState, catalog: Catalog, offsets: Mapping[TopicPartition, int], member: str | None, now: int
 ) -> None:
-    """Commits offsets: for a member of partitions that it holds, without a member only if the group has none."""
+    """Commits offsets of partitions that the member holds. Without a member, the group must have none."""
     if member is None:
         state.expire_members(now)
         if state.members:

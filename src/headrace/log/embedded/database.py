@@ -9,7 +9,7 @@ SQLite silently drops the end of a damaged write-ahead file, just as it drops an
 acknowledged commit was never cut off by a crash: a database that ends before this number has lost data, and is not
 opened.
 
-All files are created for their owner alone, and what other users could have written is rejected: see `directories`.
+All files are created for their owner alone; a file that other users could have written is rejected: see `directories`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The embedded log: a directory on one machine, for any number of processes on it.
 
-All `FileLog` objects of a process that use the same directory share one `LogDirectory`. That lets them commit together,
-and the writer lock depends on it: it is a lock of the process.
+All `FileLog` objects of a process that use the same directory share one `LogDirectory`. So they can commit together,
+and the process opens the writer lock only once, as the lock requires.
 """
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ class FileLog(BaseLog[LogDirectory]):
     ) -> None:
         """`clean_every`: ms between cleanings in the background while records are appended; None: only `clean` cleans.
 
-        `pause` replaces sleeping for some seconds; by default, a commit of the same process ends the pause.
+        `pause` sleeps for a number of seconds; the default also returns when the same process commits.
         """
         self.directory = Path(directory).absolute()
         self._clean_every, self._pause = clean_every, pause

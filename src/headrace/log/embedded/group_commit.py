@@ -48,7 +48,7 @@ class GroupCommit:
         return self.run_together(lambda connection, _: [write(connection)], None)
 
     def run_together(self, write: Callable[[sqlite3.Connection, list[Item]], list[T]], item: Item) -> T:
-        """Does the same for writes that are faster together: `write` gets several items, and returns a result each."""
+        """Like `run`, for writes that are faster together: `write` gets several items and returns a result for each."""
         work = Work(write, item)
         if self._leads(work):
             self._commit()

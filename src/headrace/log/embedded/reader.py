@@ -1,6 +1,6 @@
 """Reads chunks, and checks them: a record that does not match its checksum, or a missing chunk, is an error.
 
-`find_damage` reads the whole log and returns everything that is not what was written.
+`find_damage` reads the whole log and returns everything that differs from what was written.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ class ChunkReader:
         return found
 
     def unpack(self, row: ChunkRow, packed: object, at: TopicPartition) -> Chunk:
-        """Checks and unpacks a chunk. `packed` is what the database has; in a damaged one that may be anything."""
+        """Checks and unpacks a chunk. `packed` is the value in the database, which may be anything if it is damaged."""
         if row.file is not None:
             packed = self.files.read(row.file)
         try:

@@ -19,7 +19,8 @@
 Chunks of a partition follow each other without gaps; compaction removes records from chunks, not offsets.
 
 SQLite notices damage to its own structure, but not to the contents of rows. Therefore every row has a checksum in its
-column `seal`, and a row that must not get lost is in `meta` or `groups`, or is known from there.
+column `seal`. A lost row is noticed, too: `meta` has the topics and the number of producers and commits, and the
+checkpoint knows which marker an application must have.
 """
 
 from __future__ import annotations

@@ -2,6 +2,7 @@
 
 kafka_log.py        KafkaLog, the log itself
 clients.py          creates Kafka's clients, and the settings that each gets; the only module that imports the library
+broker_version.py   checks that the brokers are not too old
 requests.py         sends requests to the cluster, waits for the answers, and translates errors
 topics.py           describes, creates, changes and deletes topics
 reader.py           reads offsets and records of partitions

@@ -1,8 +1,8 @@
 """The version of Kafka's brokers, which an application checks when it starts.
 
-The client library asks the brokers which requests they know (ApiVersions) and does not tell. So this module asks, too:
-brokers answer that before a login. An answer that does not come is no error here: the clients wait for brokers that are
-away, and say why they cannot connect.
+The client library asks the brokers which requests they support (ApiVersions), but does not expose the answer. So this
+module asks, too; brokers answer before a login. If no broker answers, this module raises no error: the clients wait for
+brokers that are away, and report why they cannot connect.
 """
 
 from __future__ import annotations

@@ -40,7 +40,7 @@ _DEFAULTS: dict[Kind, dict[str, Any]] = {
 class ClientSettings:
     """The servers, and the settings that the user has given: `consumer.*`, `producer.*`, `admin.*`, TLS and SASL.
 
-    `make_client` makes a client of a kind and its settings, instead of the client library.
+    `make_client`, if given, creates the clients instead of the client library.
     """
 
     servers: str

@@ -241,7 +241,7 @@ class GroupMember:
                 ) from error
 
     def _run_in_thread(self, action: Callable[[], object]) -> None:
-        """Runs an action in the member's thread: while the group waits for partitions, no other thread is answered."""
+        """Runs an action in the member's thread: other threads get no answer while the group waits for partitions."""
         done: Future[object] = Future()
         with self._changed:
             self._actions.append((action, done))
@@ -304,7 +304,7 @@ class GroupMember:
 
 
 class GroupMembers:
-    """The members of groups that this process has."""
+    """The group members of this process."""
 
     def __init__(self, settings: ClientSettings, clock: Clock) -> None:
         self._settings, self._clock = settings, clock

@@ -1,16 +1,16 @@
 """Deliveries, exactly once: a Kafka transaction stores the records of a batch together with its marker.
 
-`BatchDelivery` delivers a batch as a whole, by turns with the transactional ids `<application>-delivery` and
+`BatchDelivery` delivers a batch as a whole. It alternates between the transactional ids `<application>-delivery` and
 `<application>-delivery-next`: an id cannot begin a transaction before all partitions have the end of its last one, and
-the client asks for that only every 20 ms. When the cluster has accepted the end of a transaction, it is certain, so the
-next one may begin; readers see them in order.
+the client checks that only every 20 ms. When the cluster has accepted the end of a transaction, its outcome is certain,
+so the next transaction may begin; readers see the two in order.
 
 A batch may also be delivered in shares, each by another process (`ShareDelivery`) with the transactional id
 `<application>-delivery-<n>`. A share marks every partition that it has written. `BatchDelivery` then completes the
 batch: it sends what no share has marked, and moves the marker of the application.
 
-A new owner first fences every producer of the one before, then passes a probe and a barrier, and only then reads the
-marker. So nothing can be committed after it was read.
+A new owner first fences every producer of the previous owner, then passes a probe and a barrier, and only then reads
+the marker. So no earlier owner can commit anything after the marker was read.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from headrace.log.validation import is_next_batch
 from headrace.model.ids import TopicPartition
 
 HANGING = 10.0  # seconds after which a committed transaction that is not visible hangs
-_TOPICS_AGE = 1.0  # seconds for which a topic that was delivered to need not be described again
+_TOPICS_AGE = 1.0  # seconds for which the description of a topic is reused
 _LOGGER = logging.getLogger("headrace.log.kafka")
 _PARALLEL = 8  # producers of shares that are fenced at the same time
 
@@ -107,8 +107,8 @@ class BatchDelivery:
             with self._lock:
                 owned = self._own(application, BATCH_SIZE)
                 marker = owned.marker
-                # The markers of shares must lie behind the marker of the batch before. What an earlier owner has left
-                # of a batch is delivered as a whole.
+                # The markers of shares must follow the marker of the previous batch. A batch that an earlier owner has
+                # left half delivered is completed as a whole.
                 if not is_next_batch(application, number, marker.last) or marker.last < 0 or marker.delivered:
                     return None
                 if marker.shares < shares:  # the next owner must know how many producers to fence
@@ -148,7 +148,7 @@ class BatchDelivery:
                 self._end_hanging(application)
                 self._markers.wait_until_visible(ends, at)
         except OutcomeUnknownError:
-            # New producers end the transaction that hangs, and the marker tells how.
+            # New producers end the transaction that hangs, and the marker tells whether it was committed.
             self._drop(application)
             with self._lock:
                 owned = self._retry(application, last, lambda: self._own(application, BATCH_SIZE))
@@ -156,10 +156,11 @@ class BatchDelivery:
                 raise
 
     def _end_hanging(self, application: str) -> None:
-        """Ends committed transactions that a broker, which restarted at that moment, takes for ended in the partition.
+        """Ends committed transactions that are still open in a partition, although the cluster takes them for ended.
 
-        The end of the next transaction of the same producer ends it there, too. So both producers commit one. All that
-        they have sent before was committed, or this process would have replaced them.
+        This happens if a broker restarts while the transaction ends. The end of the next transaction of the same
+        producer ends it in the partition, too, so both producers commit one. This is safe, because all that they have
+        sent before was committed: after any other outcome this process replaces them.
         """
         with self._lock:
             owned = self._owned.get(application)
@@ -268,15 +269,15 @@ class _ShareProducer:
         return self.owner == share.owner and self.last >= share.number
 
     def can_deliver(self, share: Share) -> bool:
-        """Returns True if no other producer of the share is known. If there is one, the commit fails."""
+        """Returns True if no other producer of the share is known. If there is one nevertheless, the commit fails."""
         return (self.owner, self.producer.name) == (share.owner, share.producer)
 
 
 class ShareDelivery:
     """Delivers shares of batches.
 
-    A new producer of a share fences the one before, passes a barrier, and reads who owns the deliveries and what is
-    marked, before it sends anything. Later batches need none of this: if another process has taken over, the commit
+    A new producer of a share fences the previous one, passes a barrier, and reads the owner of the deliveries and the
+    markers, before it sends anything. Later batches need none of this: if another process has taken over, the commit
     fails.
     """
 
@@ -342,7 +343,7 @@ class ShareDelivery:
                 # Other shares write markers too. The process that completes the batch waits for all of them.
                 self._markers.wait_until_visible({at: end for at, end in ends.items() if at != at_markers}, None)
         except ProducerFencedError as error:
-            if not is_new:  # another process took up the share in between, and now it came back
+            if not is_new:  # another process took the share in between, and now this one has it again
                 raise OutcomeUnknownError(str(error)) from error
             self._drop(key)
             raise LogBusyError(

@@ -1,4 +1,4 @@
-"""Delivery markers: the compacted topic `<application>-delivered` says which batch was delivered last, and by whom.
+"""Delivery markers: the compacted topic `<application>-delivered` says which owner delivered which batch last.
 
 | key                             | value  | headers      | written                                             |
 |---------------------------------|--------|--------------|-----------------------------------------------------|
@@ -9,13 +9,13 @@
 | `probe`                         | -      | -            | before a barrier, and in no transaction             |
 
 `line` is the name of the producer that owns the deliveries, and `shares` the number of transactional ids that shares
-have used. The markers of a share lie behind the marker of the batch before, so readers look from there on.
+have used. The markers of a share follow the marker of the previous batch, so readers begin there.
 
 A barrier is a record that a new producer writes and waits to see. Everything that was committed before is visible then.
 
-A probe is visible as soon as no transaction is open before it. The cluster may have lost the end of one here, while a
-broker crashed. The next transaction of the same producer would end it, as a commit or an abort, whatever it was: so a
-new producer passes a probe before its barrier, and decides nothing that it cannot know.
+A probe is visible as soon as no transaction is open before it. When a broker crashes, the cluster may lose the end of
+a transaction in this topic. The next transaction of the same producer would end the open one with its own outcome,
+commit or abort, whatever was decided before. So a new producer waits for a probe before it writes its barrier.
 """
 
 from __future__ import annotations
@@ -129,7 +129,7 @@ class MarkerTopics:
     ) -> None:
         self._topics, self._reader, self._timeout, self._append = topics, reader, settings.timeout, append
         self._threads = settings.threads
-        self._hidden = set[TopicPartition]()  # where open transactions of others hide what was delivered
+        self._hidden = set[TopicPartition]()  # partitions where open transactions of others hide delivered records
 
     def create(self, application: str) -> None:
         """Creates the topic of an application, unless it exists."""
@@ -182,9 +182,9 @@ class MarkerTopics:
     ) -> bool:
         """Waits until readers see what was committed: the cluster confirms a commit a little before that.
 
-        `own` is the partition of the markers. Only this application writes there, so it must become visible. Elsewhere
-        the open transaction of another application can hide our records for any time, which is not waited for. Returns
-        False if the markers are not visible after `patience` seconds.
+        `own` is the partition of the markers. Only this application writes there, so the markers must become visible.
+        In other partitions an open transaction of another application can hide our records for any time, so this waits
+        for them only `FOREIGN_TRANSACTION` seconds. Returns False if the markers are hidden for `patience` seconds.
         """
         began, hidden = self._threads.seconds(), ends.keys()
         while hidden := {at for at, end in self._reader.ends(list(hidden)).items() if end <= ends[at]}:

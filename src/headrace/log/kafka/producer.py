@@ -122,7 +122,7 @@ def _send_records(producer: Any, at: TopicPartition, records: Records, callback:
         rest = records.slice(sent, len(records))
         headers = map(list, rest.headers) if rest.headers else repeat([])
         try:
-            # By position a call takes half the time of one with names: (…, callback, its other name, time, headers).
+            # Positional arguments take half the time of keywords: (…, callback, its alias on_delivery, time, headers).
             for key, value, timestamp, pairs in zip(rest.keys, rest.values, rest.timestamps, headers):  # noqa: B905
                 produce(topic, value, key, partition, callback, None, timestamp or NO_TIME, pairs)
                 sent += 1
@@ -181,7 +181,7 @@ class Appender:
         return offsets
 
     def append_unchecked(self, batch: Batch) -> list[int]:
-        """Appends records of Headrace's own, which need no look at the settings of their topic."""
+        """Appends Headrace's own records without checking them against the settings of their topic."""
         return self._send(batch, BATCH_SIZE)
 
     def _send(self, batch: Batch, batch_size: int) -> list[int]:

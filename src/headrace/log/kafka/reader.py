@@ -50,7 +50,7 @@ _LATEST, _EARLIEST = kafka_admin.OffsetSpec.latest(), kafka_admin.OffsetSpec.ear
 
 # -------------------------------------------------------------------------------------------------------- consumers
 class PartitionConsumer:
-    """A consumer that reads one partition. It continues at `position` of `at`; None: it reads nothing."""
+    """A consumer that reads one partition. It continues at `position` of `at`; if `at` is None, it reads nothing."""
 
     def __init__(self, client: Any) -> None:
         self.client = client
@@ -175,7 +175,7 @@ class PartitionReader:
 
     def ends(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
         """Returns the ends of partitions: the offsets up to which readers see records."""
-        # A consumer knows the leaders: one request, where the admin client needs two. That one explains errors.
+        # A consumer knows the leaders, so it needs one request, and the admin client two. The latter explains errors.
         with self._lock:
             if self._asking is None:
                 self._asking = create_reader(self._admin.settings)
@@ -268,7 +268,7 @@ class PartitionReader:
     def _read_chunks(
         self, at: TopicPartition, start: int, end: int, *, has_more: bool, check: Callable[[], Extent] | None = None
     ) -> Generator[Chunk]:
-        """Reads a range. With `has_more` the consumer goes on fetching behind its end. `check` explains failures."""
+        """Reads a range. With `has_more` the consumer keeps fetching behind `end`. `check` explains failures."""
         if start == end:
             return
         with self._pool.borrow(at, start) as consumer, translate_errors(f"reading {at}"):

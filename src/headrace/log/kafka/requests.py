@@ -76,7 +76,7 @@ _RETRIED = frozenset({*NO_ANSWER, *MOVING})
 _FIRST_SLICE, _LONGEST_SLICE = 1.0, 5.0  # seconds
 _FIRST_WARNING, _BETWEEN_WARNINGS = 2.5, 5.0  # seconds
 _PAUSE = 0.1  # seconds between two attempts
-_MARGIN = 15.0  # seconds: the library crashes where the admin client gives up a request, so we give up before it
+_MARGIN = 15.0  # seconds: the library crashes when a request of the admin client times out, so `ask_all` gives up first
 Answer = TypeVar("Answer")
 Name = TypeVar("Name")
 
@@ -124,7 +124,7 @@ class Deadline:
         return max(min(length, self.left), 0.01)
 
     def warn_if_due(self) -> None:
-        """Writes to the program's log what is waited for, every few seconds."""
+        """Writes every few seconds to the program's log which request waits."""
         now = self._seconds()
         if now < self._next_warning:
             return

@@ -72,8 +72,8 @@ class TransactionalProducer:
     def commit(self, batch: Batch, markers: Batch, *, markers_last: bool = False) -> dict[TopicPartition, int]:
         """Stores records and markers in one transaction. Returns the last offset of each partition.
 
-        Raises `ProducerFencedError` if another producer has the transactional id, and `OutcomeUnknownError`. With
-        `markers_last` the markers are sent when all records have arrived: their partition is locked for less time.
+        Raises `ProducerFencedError` if another producer has the transactional id, or `OutcomeUnknownError`. With
+        `markers_last` the markers are sent after all records have arrived: their partition is locked for less time.
         """
         producer, ends, failures = self._producer, dict[TopicPartition, int](), list[tuple[TopicPartition, Any]]()
 
