@@ -53,13 +53,13 @@ class Program:
     inlets: dict[str, source_sink.Inlet] = field(default_factory=dict[str, source_sink.Inlet])  # by source node
     combined: list[Callable[[], None]] = field(
         default_factory=list[Callable[[], None]]
-    )  # let out what sinks have put together, behind everything else
+    )  # send the counts that sinks have combined, after all other outputs
     punctuations: Mapping[Punctuation, Punctuations] = field(
         default_factory=lambda: {kind: Punctuations() for kind in Punctuation}
     )
     buffers: list[batches.BatchBuffer] = field(
         default_factory=list[batches.BatchBuffer]
-    )  # of records that wait for a function of many, in the order from the sources down
+    )  # of nodes that take many values at once, in the order from the sources down
     users: list[Any] = field(default_factory=list[Any])  # processors and transformers, to be closed at the end
 
 
@@ -235,7 +235,7 @@ class Compiler:
         return user.transform
 
     def _start(self, user: Any, context: Context) -> None:
-        self.program.users.append(user)  # in this order they will be closed
+        self.program.users.append(user)  # processors are closed in this order
         process.start(user, context)
 
     def _guard_punctuation(self, node: str, run: Callable[[int], None]) -> Callable[[int], None]:
@@ -263,7 +263,7 @@ class Compiler:
         return inlet._replace(tally=tally, add=self.failures.guard(counter.name, add))
 
     def _relay(self, node: n.Source, serdes: tuple[Serde, Serde], env: Env, *, internal: bool) -> relay.Relay | None:
-        """The path of many records at once; None if there is none, or if every call has to be reported."""
+        """The function that takes many records of a source at once; None if the path does not allow it."""
         path = relay.find_path(self.graph, node)
         if path is None or self.failures.watch is not None:
             return None
@@ -281,7 +281,7 @@ class Compiler:
         return fan_out([self._emit_from(name, child) for child in self.graph.children[name]])
 
     def _serdes(self, node: n.Source | n.Sink, internal: bool) -> tuple[Serde, Serde]:
-        """The serdes of the topic; of one that is chosen for each record, they are not bound to it yet."""
+        """The serdes of the topic; if a function chooses the topic for each record, they are not bound to it yet."""
         topic = (node.topics[0] if node.topics else None) if isinstance(node, n.Source) else node.topic
         name = self.outlet.topic_name(topic) if isinstance(topic, str) else None
         value = self.serdes.inner_value if internal else self.serdes.value
@@ -310,5 +310,5 @@ class Compiler:
 
 
 def has_functions(node: n.Sink) -> bool:
-    """Whether functions of the user's choose the topic or the partition."""
+    """Whether functions of the user choose the topic or the partition."""
     return callable(node.topic) or node.partitioner is not None

@@ -37,8 +37,8 @@ S = TypeVar("S")
 class Context:
     """The context of one processor: a `ProcessorContext` or, for a fixed key, a `FixedKeyProcessorContext`.
 
-    `stores` are the stores connected to the processor. It may read `read_only` stores, the global ones, and not write
-    them: every task reads the same global store, and only the processor that fills it sees all records of its topic.
+    `stores` are the stores connected to the processor. `read_only` are the global stores, which it may only read:
+    every task reads the same global store, and only the processor that fills it sees all records of its topic.
     """
 
     def __init__(
@@ -127,8 +127,8 @@ class Context:
         first = start if start is not None else 0 if stream else now + every
         if start is not None and start < now:
             first = start + ((now - start) // every + 1) * every
-        # The order in which a processor makes its schedules tells them apart. A schedule made in `init` goes on after a
-        # restart; a schedule made later begins again whenever it is made.
+        # Its number among the schedules of the processor identifies a schedule. A schedule made in `init` goes on after
+        # a restart; a schedule made later begins again whenever it is made.
         self._schedules += 1
         name = f"{self.node}/schedule {self._schedules} {punctuation.value} {every}"
         due = self._env.state.cell(name, None)

@@ -18,10 +18,10 @@ Emit = Callable[[Any, Any, int, Headers], None]
 
 
 class DroppedRecord(NamedTuple):
-    """A record that an operator left out: where it was read, and why it does not count.
+    """A record that an operator left out: where it was read, and why it was dropped.
 
-    `node` is the operator, or the store that had no room for it. Topic and offset are those of the record that the task
-    read; behind a repartition the topic is internal, and its records have no offsets (-1).
+    `node` is the operator, or `STORE`. Topic and offset are those of the record that the task read; behind a
+    repartition the topic is internal, and the offset is not one of the log.
     """
 
     reason: str
@@ -37,7 +37,7 @@ class DroppedRecord(NamedTuple):
 
 STORE = "a store"  # the node of a record that a store rejected because it had expired there
 KEY_BYTES = 100
-KEPT_DROPS = 10  # dropped records of each reason that are kept: of a batch the first, of a checkpoint the last
+KEPT_DROPS = 10  # dropped records that are kept for each reason: the first of a batch, the last of a checkpoint
 
 
 class Result(NamedTuple):
@@ -49,7 +49,7 @@ class Result(NamedTuple):
     dropped: dict[str, int]  # dropped records, by reason
     positions: dict[TopicPartition, int]  # the offset up to which each input was consumed
     commit_requested: bool = False  # a processor called `context.commit()`
-    drops: tuple[DroppedRecord, ...] = ()  # the first ones of each reason
+    drops: tuple[DroppedRecord, ...] = ()  # the first records of each reason
 
 
 class CurrentRecord:
@@ -114,7 +114,7 @@ class Env:
     caches: dict[str, Any] = field(default_factory=dict[str, Any])  # by store: its cache
 
     def of_node(self, name: str) -> Env:
-        """The same, for an operator: what it drops is counted under its name."""
+        """Returns this environment for one operator: the records that it drops are counted under its name."""
         return replace(self, drop=partial(self.drop_in, name))
 
 
@@ -159,7 +159,7 @@ class Closing:
         self.name, self.env, self.here, self.interval = name, env, env.here, env.emit_interval
         self.next = env.state.cell(f"{name}/next emission", 0)  # wall clock
         self.last = env.state.cell(f"{name}/last close", NEVER_CLOSED)  # the close time of the last emission
-        self.postponed = env.state.cell(f"{name}/postponed close", NEVER_CLOSED)  # the close time that came too early
+        self.postponed = env.state.cell(f"{name}/postponed close", NEVER_CLOSED)  # held back by the interval
 
     def due(self, close_time: int) -> bool:
         clock = self.here.clock

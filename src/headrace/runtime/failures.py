@@ -47,7 +47,7 @@ class Handlers:
 
 
 class Place(NamedTuple):
-    """The node that is called, and the record in the log, or of another task, that caused it.
+    """The node that is called, and the record, of the log or of another task, that caused the call.
 
     >>> str(Place("KSTREAM-MAP-1", "in", 0, 7))
     'KSTREAM-MAP-1 at in/0, offset 7'
@@ -64,7 +64,7 @@ class Place(NamedTuple):
 
 
 class CountDrop(Protocol):
-    """Counts a record that a node leaves out. One that became a dead letter is written to no other topic."""
+    """Counts a record that a node drops. A dead letter is not written to the topic of dropped records as well."""
 
     def __call__(self, node: str, reason: str, *, is_dead_letter: bool = False) -> None: ...
 
@@ -72,9 +72,9 @@ class CountDrop(Protocol):
 class Failures:
     """Applies the handlers, writes dead letters, and counts dropped records.
 
-    `watch` is called before every call of a node that runs functions of the user. What it raises is an error of the
-    record. `on_dropped` is called with the error of a record that is left out. `explain` returns what may have caused
-    an error, as sentences, each after a space.
+    `watch` is called before every call of a node that runs functions of the user. An exception of `watch` counts as an
+    error of the record. `on_dropped` is called with the error of a dropped record. `explain` returns sentences about
+    the likely cause of an error, each after a space.
     """
 
     def __init__(
@@ -90,7 +90,7 @@ class Failures:
     ) -> None:
         self.handlers, self.task_id, self.here, self.outbox, self.drop = handlers, task_id, here, outbox, drop
         self.watch, self._on_dropped, self._explain = watch, on_dropped, explain
-        # The column of records that a node takes now: the node, the batch, the places in it, what is left of them.
+        # The column that a node processes now: node, batch, places of the records in the batch, iterator over the rest.
         self._column: tuple[str, PartitionBatch, Sequence[int], Iterator[Any]] | None = None
 
     def deserialization(self, node: str, part: str, error: Exception) -> None:
@@ -137,7 +137,7 @@ class Failures:
         return watched
 
     def guard_punctuation(self, node: str, run: Callable[[int], None]) -> Callable[[int], None]:
-        """Does the same for a function that a punctuation calls."""
+        """Does what `guard` does, for a function that a punctuation calls."""
 
         def guarded(timestamp: int) -> None:
             try:
@@ -152,9 +152,9 @@ class Failures:
         return guarded
 
     def guard_columns(self, node: str, run: Callable[[T], R | None]) -> Callable[[T], R | None]:
-        """Does the same for a function of many records, which has no effect: an error, or a time limit, makes it None.
+        """Wraps a function of many records without side effects: returns None if `run` raises or takes too long.
 
-        Its caller then takes the records one by one.
+        The caller then processes the records one by one.
         """
 
         def guarded(columns: T) -> R | None:
@@ -171,7 +171,7 @@ class Failures:
     def enter_column(
         self, node: str, values: Sequence[Any], batch: PartitionBatch, places: Sequence[int]
     ) -> Iterator[Any]:
-        """Iterates over values that a node takes, so that `place_of` knows at which record it is."""
+        """Returns an iterator over the values that a node takes. `place_of` derives the current record from it."""
         found = iter(values)
         self._column = node, batch, places, found
         return found
@@ -224,7 +224,7 @@ class Failures:
         self.outbox.append((topic, None, key, value, timestamp, (*headers, *cause), self.here.order))
 
     def place_of(self, node: str) -> Place:
-        """Where a call of a node is."""
+        """The place of the current call of a node."""
         if self._column is not None:
             node, batch, places, left = self._column
             return Place(node, *batch.at, batch.offsets[places[len(places) - length_hint(left) - 1]])

@@ -135,7 +135,10 @@ def feeds_aggregate(graph: Graph, name: str) -> bool:
 
 
 def feeds_suppressed_aggregate(graph: Graph, name: str) -> bool:
-    """Whether they do so through a `suppress`, which treats the first old value of a row as the one it emitted."""
+    """Whether the changes of a table reach a table's `group_by` through a `suppress`.
+
+    That `suppress` takes the old value of the first held-back update for the value that it emitted last.
+    """
     below = [graph.nodes[child] for child in graph.children[name]]
     return any(
         (feeds_aggregate if isinstance(node, n.Suppress) else feeds_suppressed_aggregate)(graph, node.name)

@@ -1,16 +1,16 @@
-"""Which task a row of state, or a record, belongs to: what it takes to divide a sub-topology among more or fewer tasks.
+"""Finds the task of a row of state or of a record, to divide a sub-topology among more or fewer tasks.
 
     layout = lay_out_state(graph, stage, config)
     layout.tables[prefix].route(place)      the bytes whose hash is the row's partition
     layout.chooser("orders", 6, own)        a function from the key of a record to its task, of six
-    combine_cells(name, values)             one value of a cell, from those of the tasks that become one
+    combine_cells(name, values)             the value of a cell in a task that gets rows of several tasks
     find_partition(graph, stage, …)         the task of a key, for queries
 
-A sub-topology is partitioned by the keys of the records it reads. The stores of the DSL have those keys, in the bytes
-of the store's own serde: where these are others, a key is decoded and encoded again. Windowed keys go by the key
-inside, as on topics. A processor may put anything under any key, so its stores must be declared
-(`StoreSpec.partitioned_by_key`). A partition is that of Kafka's default partitioner, or the one that a `KeyPartitioner`
-of the repartition before it declares; any other partitioner does not tell where a key belongs.
+A sub-topology is partitioned by the keys of the records it reads. The stores of the DSL have those keys, encoded by the
+store's serde: if the topic has another serde, a key is decoded and encoded again. Windowed keys go by the key inside,
+as on topics. A processor may put anything under any key, so its stores must be declared
+(`StoreSpec.partitioned_by_key`). Kafka's default partitioner, or a `KeyPartitioner` that the repartition before the
+sub-topology declares, gives the partition of a key; with any other partitioner the partition is not known.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class Subscribed(NamedTuple):
     """The right side of a foreign-key join. Each subscription names the task of its left row, which gets the answer."""
 
     table: bytes  # the prefix of the subscriptions that it keeps
-    topic: str  # that new subscriptions arrive on
+    topic: str  # the topic of new subscriptions
     responses: str  # the topic of the answers
 
 
@@ -67,7 +67,7 @@ class StateLayout:
     """How the state of a sub-topology is divided by key, or why it cannot be."""
 
     tables: dict[bytes, Keys]  # by prefix
-    topics: dict[str, Keys]  # that it reads, by the name in the graph
+    topics: dict[str, Keys]  # the topics that the sub-topology reads, by the name in the graph
     patterns: KeyOf  # for the topics that match a pattern
     suppressed: dict[bytes, str]  # the names of suppress buffers, by the prefix of their table
     closed: tuple[ClosedWindows, ...]
@@ -80,7 +80,7 @@ class StateLayout:
         return (murmur2(key) & 0x7FFFFFFF) % count if self.declared is None else self.declared(key, count)
 
     def chooser(self, topic: str, count: int, own: int) -> Callable[[bytes | None], int]:
-        """The function that returns the task of a record, of `count`. One without a key stays in its own partition."""
+        """The function from the key of a record to its task, of `count`. A record without a key stays in `own`."""
         found = self.topics.get(topic)
         route = self.patterns if found is None else found.route
 
@@ -190,9 +190,9 @@ def _subscribed(graph: Graph, stage: Stage) -> Iterator[Subscribed]:
 def _find_partitioner(
     graph: Graph, stage: Stage, sources: Sequence[n.Source], serdes: Serdes
 ) -> tuple[Callable[[bytes, int], int] | None, list[str]]:
-    """Returns the partitioner that all topics of a sub-topology are declared to have, and why there is none.
+    """Returns the partitioner that is declared for all topics of a sub-topology, or the reasons why there is none.
 
-    Without a declaration and a reason it is Kafka's.
+    Neither a partitioner nor a reason: Kafka's default partitioner.
     """
     sinks = [node for node in graph.nodes.values() if isinstance(node, n.Sink) and node.topic in stage.inputs]
     own = {str(sink.topic): sink.partitioner for sink in sinks if sink.partitioner is not None}
@@ -230,11 +230,11 @@ def _find_partitioner(
 
 
 def route_records(batch: PartitionBatch, choose: Callable[[bytes | None], int], own: int) -> dict[int, PartitionBatch]:
-    """Splits records of a partition by the task that has their key, and orders them for it.
+    """Splits records of a partition by the task of their key, and gives them their order in this task.
 
     A record of another partition is a stray: its producer did not know the new number of partitions yet. Where a stray
-    has the same time as a record of the task's own partition, the stray goes first: a producer that learns the number
-    writes to the old partition before it writes to the new one.
+    has the same time as a record of the task's own partition, the stray goes first: a producer writes to the old
+    partition until it learns the new number, and then to the new one.
     """
     parts = split_batch(batch, choose)
     for partition, part in parts.items():
@@ -252,7 +252,7 @@ def _innermost(serde: Serde) -> Serde:
 
 
 def _inside(serde: Serde) -> KeyOf:
-    """Returns the function that takes the bytes of the key inside out of those of a windowed key."""
+    """Returns the function from the bytes of a windowed key to the bytes of the key inside it."""
     inside = inside_windows(serde)
     if inside is None:
         return _as_it_is
@@ -317,8 +317,8 @@ def _end_of_session(place: bytes) -> int:
 def combine_cells(name: str, values: Sequence[Content]) -> Content:
     """Returns the value of a cell in a task that gets rows of several tasks. None: a task has not saved the cell.
 
-    Stream times, clocks, sequence numbers and schedules are the largest; the close time of the last emission and the
-    time of the oldest record that waits are the smallest. The order of schedules is that of one of the tasks.
+    The largest value counts for stream times, clocks, sequence numbers and schedules; the smallest for the close time
+    of the last emission and the time of the oldest record that waits. The order of schedules is that of one task.
 
     >>> combine_cells("task/stream time", [5, 9]), combine_cells("AGG/last close", [5, 9])
     (9, 5)

@@ -1,7 +1,7 @@
 """Schedules of processors, on stream time and on the wall clock; the time of the next call is part of the state.
 
-`TimeHeap` is Java's `PriorityQueue`, move for move: among equal times the order of Kafka Streams is the order of that
-heap, and programs see it (which of two punctuations fires first, which of two topics is read first).
+`TimeHeap` moves items exactly as Java's `PriorityQueue`, which orders items of equal time in Kafka Streams. Programs
+see this order: which of two punctuations fires first, which of two topics is read first.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ class Schedule:
         self.cancelled = True
 
     def advance(self, now: int) -> None:
-        """Moves to the next time of the grid after now; missed calls are not repeated."""
+        """Moves by whole intervals to the first time after `now`; missed calls are not repeated."""
         due = self.next.value
         self.next.value = due + max(1, (now - due) // self.interval + 1) * self.interval
 

@@ -1,4 +1,4 @@
-"""The rows that go into a task and come out of it, and how those of several inputs are merged.
+"""The rows that go into a task and come out of it, and how the rows of several inputs are merged.
 
     log ──────────── Input ────────┐
     other tasks ──── received ─────┤ Inputs ──▶ Task.run ──▶ Result
@@ -21,7 +21,7 @@ from headrace.model.record import Headers
 from headrace.runtime.punctuation import TimeHeap
 
 # The place of a record in its batch: the largest timestamp of its partition so far, topic, partition and offset. Every
-# row inherits the order of the record that caused it. Rows that no record caused have the empty order, the first one.
+# row inherits the order of the record that caused it. Rows that no record caused have the empty order, which is first.
 Order = tuple[Any, ...]
 
 # (topic, partition, offset, key, value, timestamp, headers, order): a record as it was read. The offset of a row of
@@ -29,7 +29,7 @@ Order = tuple[Any, ...]
 Row = tuple[str, int, int, bytes | None, bytes | None, int, Headers, Order]
 
 # (topic, partition, key, value, timestamp, headers, order): a record to be written. The partition is None where the
-# hash of the key decides. Of a row that counts records, the value is their number.
+# hash of the key decides. The value of a `CountOutput` is the number of records that it stands for.
 Output = tuple[str, int | None, bytes | None, bytes | None, int, Headers, Order]
 CountOutput = tuple[str, int | None, bytes | None, int, int, Headers, Order]
 
@@ -40,7 +40,7 @@ AT_ONCE, NEVER = float("-inf"), float("inf")
 
 
 class PartitionBatch:
-    """Rows of one partition, in columns. With `counts`, a row stands for so many records and has no value.
+    """Rows of one partition, in columns. With `counts`, each row stands for that number of records and has no value.
 
     >>> batch = PartitionBatch(TopicPartition("in", 0), [7, 8], Records([b"a", b"b"], [b"1", b"2"], [20, 10]))
     >>> batch.row(1)
@@ -59,7 +59,7 @@ class PartitionBatch:
         *,
         largest: int = -1,
     ) -> None:
-        """Rows of the log get their orders here. `largest` is the largest timestamp of the batches before."""
+        """Without `orders`, rows get orders as records of the log; `largest` is the largest earlier timestamp."""
         self.at, self.offsets, self.records, self._orders, self.counts = at, offsets, records, orders, counts
         self.largest = list(accumulate(records.timestamps, max, initial=largest))[1:] if orders is None else []
 
@@ -70,7 +70,7 @@ class PartitionBatch:
     def orders(self) -> Iterable[Order]:
         if self._orders is not None:
             return self._orders
-        # Tuples that `zip` makes are made in half the time of those that a loop makes.
+        # `zip` makes tuples in half the time of a loop.
         return zip(self.largest, repeat(self.at.topic), repeat(self.at.partition), self.offsets)
 
     def orders_at(self, places: Sequence[int]) -> Iterable[Order]:
@@ -132,7 +132,7 @@ def batch_outputs(
 ) -> PartitionBatch:
     """The outputs of a task at the given places, all for one partition.
 
-    Orders only grow, so that a merge keeps the sequence of the outputs.
+    Each output gets the largest order so far, so that a merge keeps the sequence of the outputs.
 
     >>> outputs = [("t", 0, b"k", b"v", 5, (), (9, "in", 0, 1)), ("t", 0, b"k", b"w", 6, (), (8, "in", 0, 0))]
     >>> list(batch_outputs(TopicPartition("t", 0), outputs, [0, 1]).orders)
@@ -251,7 +251,8 @@ class MergedByTime:
     def _turn(self) -> float:
         """The time up to which the first input may go on before another input comes first."""
         waiting = self._by_time
-        # With three others a row that goes first would change the heap, and so the order of equal times.
+        # With three or more other inputs, every row goes through the heap: push and pop may rearrange it, and so change
+        # the order of equal times.
         return NEVER if not len(waiting) else waiting.peek()[0] if len(waiting) <= 2 else AT_ONCE
 
     def _advance(self, at: TopicPartition) -> bool:

@@ -25,7 +25,8 @@ from headrace.topology.nodes import ChangeOf, ResponseOf, SerdeLike, SessionWind
 class Serdes:
     """Makes serdes, with the configuration's defaults where none was given.
 
-    The topic of a serde counts if its bytes depend on it. That of a store is its changelog, as in Kafka Streams.
+    Serdes are bound to a topic, because the bytes of some depend on it. The topic of a store is its changelog, as in
+    Kafka Streams.
     """
 
     def __init__(
@@ -132,7 +133,7 @@ def _register(serde: Serde) -> None:
 
 
 # ------------------------------------------------------------------------------------------------------ missing serdes
-# These pass keys or values on as they are, so an operator above them made them.
+# These nodes forward keys or values unchanged, so an operator above these nodes made the keys or values.
 _SAME = (n.Filter, n.Peek, n.PassThrough, n.Branch, n.TableToStream, n.TableFilter, n.TablePassThrough)
 _PASS_ON = {
     "key": (*_SAME, n.MapValues, n.MapValuesBatch, n.MapValuesAsync, n.FlatMapValues, n.TableMapValues),
@@ -168,7 +169,7 @@ def _explain_part(graph: Graph, name: str, part: str, given: Any, error: Excepti
 
 
 def _explain_sink(graph: Graph, sink: Sink, part: str, given: Any) -> str:
-    """Names what makes the values that a sink without a serde gets."""
+    """Names the operator that makes the keys or values of a sink without a serde."""
     kind = type(given).__name__
     maker = graph.parents[sink.name][0]
     while isinstance(graph.nodes[maker], _PASS_ON[part]) and graph.parents[maker]:
@@ -183,7 +184,7 @@ def _explain_sink(graph: Graph, sink: Sink, part: str, given: Any) -> str:
 
 
 def handlers_of(config: Config, *, for_globals: bool = False) -> Handlers:
-    """The exception handlers of a task; the one that fills global stores has the processing handler only if asked."""
+    """The exception handlers of a task. For global stores, a setting decides whether the processing handler is used."""
     is_handled = not for_globals or config.processing_exception_handler_global_enabled
     return Handlers(
         config.deserialization_exception_handler,

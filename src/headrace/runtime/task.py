@@ -58,7 +58,7 @@ class TaskEnvironment(NamedTuple):
     watch: Callable[[Place], None] | None = None  # called before every call of a node with functions of the user
     postpones: bool = True  # whether the wall clock triggers emissions that `emit.interval.ms` held back
     side_effects: bool = True  # whether the functions of `foreach` and `peek` are called
-    tracer: Tracer | None = None  # writes down the way of traced rows
+    tracer: Tracer | None = None  # records the path of traced rows
 
 
 class Task:
@@ -161,7 +161,7 @@ class Task:
         return self._lookups(name)
 
     def _drop(self, node: str, reason: str, count: int = 1, *, is_dead_letter: bool = False) -> None:
-        """Counts dropped records, keeps the first ones of each reason, and writes them to the topic for them."""
+        """Counts dropped records, keeps the first of each reason, and writes all to the topic of dropped records."""
         self._dropped[reason] += count
         if self.tracer is not None:
             self.tracer.drop(node, reason)
@@ -177,7 +177,7 @@ class Task:
     def _write_drop(self, topic: str, row: Row, node: str, reason: str) -> None:
         """Writes a dropped record with the headers of a dead letter, once for each operator and reason."""
         last, *why = self._last_drop
-        if last is row and why == [node, reason]:  # it is late for several windows
+        if last is row and why == [node, reason]:  # a record may be late for several windows
             return
         self._last_drop = row, node, reason
         origin, partition, offset, key, value, timestamp, headers, order = row
@@ -220,8 +220,8 @@ class Task:
     def run(self, inputs: Inputs, *, clock: int, version: Version) -> Result:
         """Processes the inputs, runs what is due by the clock, and commits the state as `version`.
 
-        Carried rows go first. Partitions of the log are merged by time, and by order where rows of other tasks may
-        come too: those have no time of their own.
+        Carried rows go first. Partitions of the log are merged by time, or by order if rows of other tasks may come
+        too, which have no time of their own.
         """
         log, self.here.clock, self.here.order = inputs.log, clock, ()
         positions = {at: given.end for at, given in log.items()}
@@ -242,7 +242,7 @@ class Task:
                 positions = rows.positions
             self._process(inputs.decoded)
             if self.tracer is not None:
-                self.here.order = tuple(self.here.order)  # what the clock triggers is not caused by the last record
+                self.here.order = tuple(self.here.order)  # the last record does not cause what the clock triggers
             self._run_by_clock(clock)
             return self._end(version, positions)
         except BaseException:
@@ -268,7 +268,7 @@ class Task:
         return chain.from_iterable(map(self._decode, batches))
 
     def _decode(self, batch: PartitionBatch) -> Iterator[Decoded]:
-        """Decodes rows: in bulk where no record needs a look of its own. Leaves out those that are dropped."""
+        """Decodes rows, in bulk unless a record must be read alone. Leaves dropped records out."""
         inlet, counts, times = self._find_inlet(batch.at.topic), batch.counts, batch.records.timestamps
         emit = inlet.emit if counts is None else inlet.add
         if emit is None:
@@ -303,7 +303,7 @@ class Task:
                 punctuations.run(here.stream_time)
 
     def _process_in_batches(self, rows: Iterable[Decoded]) -> None:
-        """Does the same where records wait for a function of many: only those of one source wait together."""
+        """Does what `_process` does, if the task has batch buffers: only records of one source wait together."""
         here, punctuations, last = self.here, self._stream_punctuations, None
         for row, key, value, timestamp, emit in rows:
             if emit is not last:
@@ -323,7 +323,7 @@ class Task:
             pass  # flushing one may fill another
 
     def _run_by_clock(self, clock: int) -> None:
-        """Runs what is due and was not run by a record; stream time may have come from other tasks."""
+        """Runs what is due and no record has triggered. The host may have moved stream time, to that of other tasks."""
         if self.here.stream_time >= self._stream_punctuations.due:
             self._stream_punctuations.run(self.here.stream_time)
         for due, emit in self._postponed:

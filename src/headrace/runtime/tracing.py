@@ -6,8 +6,8 @@
     tracer.steps                                               # one for each call of a node
 
 A row is traced if its order is a `TracedOrder`. Operators keep the order of a record while it waits in a cache or a
-buffer, so what comes out of these at the end of a batch is traced, too. An output is no row of another task yet: the
-host of the tasks asks `take_outputs` which outputs the record caused, and marks them where they are read.
+buffer, so a record that leaves them at the end of a batch is traced, too. Outputs are not marked: the host of the tasks
+asks `take_outputs` which outputs the record caused, and marks the rows of the tasks that read these outputs.
 
 A task without a tracer is compiled without wrappers: tracing costs nothing where it is not used.
 """
@@ -39,7 +39,7 @@ from headrace.state.spec import (
 from headrace.topology import nodes as n
 from headrace.topology.graph import Graph
 
-# What these nodes forward is a change: (new value, old value, is it the latest version).
+# These nodes forward changes: (new value, old value, is it the latest version).
 _TABLES = (
     n.TableSource, n.TableFilter, n.TableMapValues, n.TableTransformValues, n.TablePassThrough, n.Suppress,
     n.TableAggregate, n.TableReduce, n.TableJoin, n.TableJoinMerge, n.TableRekey, n.StreamAggregate, n.StreamReduce,
@@ -106,7 +106,7 @@ class TraceStep:
     timestamp: int
     headers: Headers
     parent: int | None  # the step that gave the record, or that wrote it into an internal topic
-    at_batch_end: bool = False  # the parent gave it later than it got its own: a cache or a buffer let it out
+    at_batch_end: bool = False  # a cache or a buffer of the parent held the record back
     given: list[int] = field(default_factory=list[int])  # the steps of the nodes that it gave records to
     accesses: list[StoreAccess] = field(default_factory=list[StoreAccess])
     dropped: list[str] = field(default_factory=list[str])  # reasons
@@ -122,7 +122,7 @@ class Tracer:
         self.steps: list[TraceStep] = []
         self.stack: list[TraceStep] = []
         self.giver: str | None = None  # the node that calls the next one
-        self._last: dict[tuple[TaskId, str], TraceStep] = {}  # of every node
+        self._last: dict[tuple[TaskId, str], TraceStep] = {}  # the last step of every node
 
     def of_task(
         self,
@@ -188,7 +188,7 @@ class TaskTracer:
         return traced
 
     def give_from(self, node: str, emit: Emit) -> Emit:
-        """Returns `emit`, which says that this node calls it: a cache lets records out when no step is open."""
+        """Wraps `emit` to tell the tracer that `node` calls it: a cache lets records out when no step is open."""
 
         def give(key: Any, value: Any, timestamp: int, headers: Headers) -> None:
             self._tracer.giver = node
@@ -231,7 +231,7 @@ class TaskTracer:
             tracer.stack.pop()
 
     def _claim(self, step: TraceStep) -> None:
-        """Gives a step the outputs that were written since the last look."""
+        """Gives a step the outputs that were written since the last call."""
         for place in range(self._claimed, len(self._outbox)):
             topic, partition, key, value, timestamp, headers, _ = self._outbox[place]
             self._places[place] = step.number

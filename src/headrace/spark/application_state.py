@@ -34,7 +34,7 @@ class QueryStoppedError(StreamsError):
 
 
 class OvertakenError(QueryStoppedError):
-    """Retention has removed records of a range before a task read it. The batch must be planned again."""
+    """Retention has removed records of a range before a task read them. The batch must be planned again."""
 
     retriable = False  # a task cannot retry: its range is fixed
 
@@ -60,8 +60,8 @@ def ended_by_signals(on_signal: Callable[[], None] | None = None) -> Generator[t
 
     The first signal also calls `on_signal`.
 
-    A second SIGINT ends the process at once. One that follows the first within half a second is taken for the same
-    Ctrl-C, which some launchers pass on. A second SIGTERM changes nothing: `timeout` always sends two.
+    A second SIGINT ends the process at once. A SIGINT within half a second of the first counts as the same Ctrl-C,
+    which some launchers pass on. A second SIGTERM changes nothing: `timeout` always sends two.
     """
     over, first = threading.Event(), float("inf")
 

@@ -1,4 +1,4 @@
-"""Fills new stores from history: runs the part of the topology that leads to them, over the offsets read so far.
+"""Fills new stores from history: runs the part of the topology that leads to them, over the records read so far.
 
     describe_history(log, graph, ledger, …)    what the plan says of a store: how many records, and since when
     make_backfill(setup, planned, …)           the function that a coordinator calls at the takeover
@@ -52,12 +52,12 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 _LOOK = 0.1  # seconds between two looks at the progress
-_RERUNS = 5  # runs that end because of Spark
+_RERUNS = 5  # runs that Spark may end, before the backfill fails
 _NO_SHARES = 1 << 62  # bytes from which on a batch is delivered in shares: never
 
 
 class DiscardingLog:
-    """A log that is only read. Deliveries are counted and discarded, and positions of groups are not committed."""
+    """A log that is only read: it remembers the number of the last delivery, and discards records and positions."""
 
     def __init__(self, log: Log) -> None:
         self._log, self._last = log, -1
@@ -93,9 +93,9 @@ class DiscardingLog:
 def describe_history(log: Log, part: Ancestry, positions: Mapping[TopicPartition, int]) -> str | None:
     """Says what a store can be filled from: the records that the log still has, and since when; None if it has none.
 
-    `positions` are those at which the application goes on.
+    `positions` are those at which the application continues.
     """
-    existing = part.topics & log.topics().keys()  # the start creates the others
+    existing = part.topics & log.topics().keys()  # the application creates the others when it starts
     ranges = find_ranges(log.extents(sorted(existing)), positions)
     topics = sorted({at.topic for at in ranges.stops})
     if not ranges.records:
@@ -122,7 +122,7 @@ def _first_time(log: Log, at: TopicPartition, ranges: Ranges) -> int | None:
 
 # ------------------------------------------------------------------------------------------------------------ the run
 def make_backfill(setup: Setup, planned: PlannedJob, topics: Collection[str], open_run: Callable[..., Run]) -> Backfill:
-    """Returns what fills the new stores of an application. `topics` are those that it reads."""
+    """Returns the function that fills the new stores of an application, which reads `topics`."""
 
     def fill(
         plan: ChangePlan, ledger: Ledger, positions: Mapping[TopicPartition, int], renew: Callable[[], None]
@@ -197,7 +197,7 @@ def _run_once(
             renew()
             if run.wait(run.is_settled, _LOOK):
                 break
-            run.look()  # raises errors. Topics that change meanwhile are for the application to take up afterwards
+            run.look()  # raises errors; the application itself looks for changed topics after the backfill
         if run.coordinator.ledger.carried:
             raise StreamsError("the backfill has ended with rows in flight: start the application again")
     finally:

@@ -1,4 +1,4 @@
-"""What both triggers do after a batch has run: commit its receipts, and keep what the next batch and a report need."""
+"""Commits the receipts of a batch, for both triggers, and keeps what the next batch and a report need."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class BatchCommits:
         self.phases: dict[int, dict[str, float]] = {}  # ms, by batch
 
     def commit(self, number: int, clock: int, messages: Sequence[wire_format.Message | bytes]) -> None:
-        """Commits what the tasks of a batch have answered. Raises the error of a task that has failed."""
+        """Commits a batch, by the messages of its tasks. Raises the error of a task that has failed."""
         for message in messages:
             if isinstance(message, wire_format.Failed):
                 raise decode_failure(message)
@@ -41,7 +41,7 @@ class BatchCommits:
         self._stats.add(receipts, tallies, clock, SystemClock().now())
         sent = self._stream_time
         self._stream_time = max([sent, *(receipt.stream_time for receipt in receipts)])
-        self._sent_stream_time = sent  # last: a thread that looks in between must not find them equal
+        self._sent_stream_time = sent  # set last: another thread must never find the two equal too early
         self.commit_requested = any(isinstance(message, wire_format.CommitRequest) for message in messages)
 
     def record_phases(self, number: int, **phases: float) -> None:
@@ -51,7 +51,7 @@ class BatchCommits:
         self._committed_at.pop(number - REMEMBERED, None)
 
     def record_delivery(self, number: int) -> None:
-        """The log has the outputs of a batch; the next one runs meanwhile."""
+        """Keeps how long the delivery of a batch took, once the log has its outputs. The next batch runs meanwhile."""
         committed = self._committed_at.pop(number, None)
         took = 0.0 if committed is None else 1000 * (time.perf_counter() - committed)
         self.phases[number] = {**self.phases.get(number, {}), "deliver": took}

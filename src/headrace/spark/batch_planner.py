@@ -41,7 +41,7 @@ class Control(msgspec.Struct, frozen=True):
     versions: list[tuple[int, int, int, str]]  # stage, partition, number, attempt
     carried: list[tuple[int, int]]  # tasks that have carried rows
     due: list[tuple[int, int, int]]  # stage, partition and time of the next wall-clock punctuation
-    stream_time: int  # the latest of any task in this run
+    stream_time: int  # the largest of all tasks in this run
     damaged: list[tuple[int, int]]  # tasks whose state in the checkpoint is unreadable
     paused: bool = False  # no further batch begins
     wanted: bool = False  # a batch must run even if there is nothing to read
@@ -80,8 +80,8 @@ _log = logging.getLogger(__name__)
 def read_range(log: Log, job: Job, range_: Range) -> Iterator[Chunk]:
     """Reads a range of the log.
 
-    If retention has removed its start, the error is an `OvertakenError`, which has the batch planned again from where
-    the reset policy says; with the policy "none" it is the log's own error.
+    Raises `OvertakenError` if retention has removed the start: the batch is planned again, from where the reset policy
+    says. With the policy "none" the log's own error is raised.
     """
     topic, partition, start, end, more, _ = range_
     try:
@@ -183,7 +183,7 @@ class Planner:
         self._meeting, self._sent_stream_time = find_meeting_stages(job), -1
         self._topics: list[str] = []
         self._extents: dict[TopicPartition, Extent] = {}
-        self._new: list[TopicPartition] = []  # of topics that have grown
+        self._new: list[TopicPartition] = []  # the new partitions of topics that have grown
         self._refresh = 0.0  # when the earliest offsets are read again
         # As in Kafka Streams, global tables are read up to their ends at the start before any other topic.
         self._global_ends = {
@@ -219,10 +219,11 @@ class Planner:
         ]
 
     def _read_extents(self, topics: list[str]) -> dict[TopicPartition, Extent]:
-        """Returns the extents of topics. Their ends are of now, the earliest offsets may be a second old.
+        """Returns the extents of topics. Their ends are current, the earliest offsets may be a second old.
 
         A producer that learns that a topic has grown goes on in a new partition. The ends of new partitions are read
-        before those of old ones: so a batch that has its records there has those that it wrote before too.
+        before the ends of old ones. So a batch that has records of the producer in a new partition also has all
+        records that the producer wrote to an old partition before.
         """
         now = self._seconds()
         if topics != self._topics:
@@ -286,7 +287,7 @@ class Planner:
         self._sent_stream_time = control.stream_time
 
     def wait(self, control: Control) -> None:
-        """Waits until there is something to do, at most `PATIENCE`: without it Spark polls every 10 ms."""
+        """Waits until there is something to do, at most `PATIENCE`: without this wait Spark polls every 10 ms."""
         clock = SystemClock().now()
         if self._waiting:
             self.pause(PATIENCE / 5000)  # there are records to read, but a task still waits for others
@@ -319,7 +320,7 @@ class Planner:
         for chunk in self._log.read(at, offset, offset + 1):
             for _, _, _, timestamp, _ in chunk.rows():
                 return timestamp
-        return 0  # compaction has removed it
+        return 0  # compaction has removed the record
 
 
 def find_meeting_stages(job: Job) -> list[set[int]]:

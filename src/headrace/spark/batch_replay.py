@@ -8,7 +8,7 @@
 The tasks, their input and their state are those of the batch: `SlotRunner` runs them with the ranges, the clock, the
 carried rows and the versions that manifests N - 1 and N name. State is restored into a temporary directory. Nothing is
 written: not to the log, not to sinks, not to the checkpoint, and not to the local state of the application. Only the
-functions of the program run again, those of `foreach` and `peek` if they are asked for.
+functions of the program run again; the functions of `foreach` and `peek` run only with `side_effects`.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ class ReadOnlyStorage:
 
 # ------------------------------------------------------------------------------------------------------------- reports
 class Difference(NamedTuple):
-    """Something that a replay did otherwise than the batch that was committed. None: it is only in the other one."""
+    """A difference between a replay and the committed batch. A value of None: only the other one has something here."""
 
     task: str
     what: str  # "output", "state", "dropped", "carried" or "position"
@@ -193,7 +193,7 @@ class Replay(Closeable):
         return BatchNotKeptError(batch, kept[-1], text)
 
     def check_batch(self, number: int) -> tuple[Ledger, Ledger, Manifest]:
-        """Returns the checkpoint before and after a batch, and its manifest. Raises if it cannot be run again."""
+        """Returns the checkpoint before and after a batch, and its manifest. Raises if the batch cannot run again."""
         if number > self.last:
             text = f"batch {number} has not happened yet: the last one is {self.last}"
             raise BatchNotKeptError(number, self.last, text)
@@ -221,7 +221,7 @@ class Replay(Closeable):
         runner = self._open_runner(None)
         try:
             attempt = self._run_again(runner, before, after)
-        except CheckpointCorruptedError as error:  # the application, which runs, has purged them meanwhile
+        except CheckpointCorruptedError as error:  # the running application has purged files meanwhile
             raise self._not_kept(number) from error
         finally:
             runner.close()
@@ -244,7 +244,7 @@ class Replay(Closeable):
         return self._run_levels(runner, orders, ran)
 
     def _find_stream_time(self, runner: ReplayRunner, before: Ledger, number: int, clock: int) -> int:
-        """The stream time that all tasks saw, where the application has one: the latest of their states."""
+        """The stream time that all tasks saw, if the application shares one: the largest in their states."""
         if self.job.config.stream_time_scope != "application":
             return -1
         orders = wire_format.Orders(0, number, clock, [], None, -1)
@@ -422,7 +422,7 @@ class Replay(Closeable):
             )  # fmt: skip
 
     def _find_batch(self, at: TopicPartition, offset: int) -> tuple[int | None, str]:
-        """Returns the batch that read a record; without one, why there is none."""
+        """Returns the batch that read a record, or None and the reason why there is none."""
         numbers = manifest_numbers(self.storage)
         first = next((number for number in numbers if read_manifest(self.storage, number)[0].is_full), numbers[-1])
         ledger = read_ledger(self.storage, first)
@@ -449,7 +449,7 @@ class Replay(Closeable):
         return number, ""
 
     def _trace_batches(self, runner: ReplayRunner, number: int, notes: list[str]) -> None:
-        """Traces a record in the batch that read it, and the rows that it left for later batches in these."""
+        """Traces a record in the batch that read it, and its carried rows in the batches after that."""
         for batch in range(number, number + _ROUNDS):
             if batch > self.last:
                 notes.append(f"Rows wait for batch {batch}, which has not run yet.")
@@ -506,9 +506,9 @@ class ReplayRunner(SlotRunner):
         super().__init__(replay.job, copies, storage=replay.storage, log=log)
         self.record = None if at is None else (at, offset)
         self.attempt = Attempt()
-        self._marks: dict[str, dict[int, int]] = {}  # by attempt: places among the rows it sent, with the steps
-        self._carried_marks: dict[TaskId, dict[int, int]] = {}  # the same by the task that sent them
-        self.carried: dict[TaskId, list[PartitionBatch]] | None = None  # if they are kept in memory
+        self._marks: dict[str, dict[int, int]] = {}  # by attempt: the place of a sent row → the step that wrote it
+        self._carried_marks: dict[TaskId, dict[int, int]] = {}  # the same, by the task that sent the rows
+        self.carried: dict[TaskId, list[PartitionBatch]] | None = None  # if carried rows are kept in memory
 
     def make_environment(self, watch: RecordWatch | None) -> TaskEnvironment:
         environment = super().make_environment(watch)
@@ -542,7 +542,7 @@ class ReplayRunner(SlotRunner):
             return True
         if self.record is not None:
             reads = any(TopicPartition(*range_[:2]) == self.record[0] for range_ in order.ranges)
-            if reads or stage in plan.readers.values():  # a reader may have passed it on
+            if reads or stage in plan.readers.values():  # a reader may have passed the record on
                 return True
         is_carried = order.carried and (bool(self._carried_marks) or self.carried is not None)
         return is_carried or any(self._marks.get(chunk.attempt) for chunk in chunks)
@@ -566,7 +566,7 @@ class ReplayRunner(SlotRunner):
         return bool(self._carried_marks)
 
     def keep_carried(self, attempt: Attempt) -> set[TaskId]:
-        """Keeps carried rows in memory, for a batch that the checkpoint does not have. Returns who gets them."""
+        """Keeps carried rows in memory, for a batch that the checkpoint does not have. Returns the receiving tasks."""
         self.carried = {}
         for receipt in attempt.receipts.values():
             marks = self._marks.get(receipt.attempt, {})
@@ -588,7 +588,7 @@ class ReplayRunner(SlotRunner):
     def _mark(self, batch: PartitionBatch, marks: Mapping[int, int]) -> PartitionBatch:
         """Marks the rows that a traced step of another task wrote."""
         if self.job.route(batch.at.topic) is None:
-            return self._mark_record(batch)  # a reader has passed it on
+            return self._mark_record(batch)  # a reader has passed records of the log on
         if not any(place in marks for place in batch.offsets):
             return batch
         orders = [
@@ -671,7 +671,7 @@ def show_bytes(raw: bytes | None) -> str | None:
 
 
 def _shape_of(fingerprint: Fingerprint | None) -> tuple[Any, ...] | None:
-    """What must be the same for the tasks of a batch to be those of the program."""
+    """The parts of a fingerprint that must be equal, so that the program can run the tasks of a batch."""
     return fingerprint and (fingerprint.groups, fingerprint.global_stores, fingerprint.partitions)
 
 

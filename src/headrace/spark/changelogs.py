@@ -46,7 +46,7 @@ Offsets = Mapping[TopicPartition, int]
 def find_changelogs(log: Log, job: Job, group: Offsets) -> dict[str, Changelog]:
     """Returns the changelogs to fill stores from, by store.
 
-    There are none if the group has not read any topic of the application: then it reads all its input itself.
+    There are none if the group has not read any topic of the application: the application then reads all its input.
     """
     topics = log.topics()
     read = {topic for number in job.plan.stages for topic in topics if job.reads(number, topic)}
@@ -132,7 +132,7 @@ def _find_source_topic(job: Job, store: str, tasks: int, group: Offsets) -> Chan
 
 
 def _reject_unread(log: Log, job: Job, topics: Mapping[str, Topic], group: Offsets) -> None:
-    """Raises an error if repartition topics have unread records: their sources are read, but no state has them yet."""
+    """Raises an error if repartition topics have unread records: their sources are read, but they are in no state."""
     names = [name for inner in job.graph.internal_topics if (name := f"{job.application}-{inner}") in topics]
     for at, extent in log.extents(sorted(names)).items() if names else ():
         start = max(group.get(at, 0), extent.earliest)

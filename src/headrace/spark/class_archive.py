@@ -23,7 +23,7 @@ from headrace.directories import cache_directory, check_file, check_folder, crea
 from headrace.errors import StreamsError
 from headrace.spark.java import check_java
 
-# Java says why an archive does not fit, which no user can act on: `headrace prepare` creates one that does.
+# Hides why an archive does not fit, because no user can act on that: `headrace prepare` creates a new archive.
 _QUIET = "-Xlog:cds*=off"
 
 
@@ -37,7 +37,7 @@ def archive_path() -> Path:
 
 
 def archive_options() -> str:
-    """Returns the options for Spark's JVM: none if there is no archive, or if its path cannot stand in an option."""
+    """Returns the options for Spark's JVM: none if there is no archive, or if its path has a space."""
     path = archive_path()
     if not path.exists() or any(map(str.isspace, str(path))):
         return ""

@@ -3,7 +3,7 @@
     Reader.latestOffset ──▶ partitions: one per slot, with orders ──▶ read: runs level 0 ──▶ level_function, per level
 
 Spark calls `latestOffset` and `partitions` in a Python process of its own, and `read` in its workers. Spark's offsets
-are not kept: which records are read is decided by the manifests, through the control file.
+are not kept: the manifests decide which records are read, through the control file.
 """
 
 from __future__ import annotations
@@ -133,7 +133,7 @@ def level_function(job: str, level: int) -> Callable[[Iterator[RecordBatch]], It
                 orders.append((slot, raw))
             else:
                 rows.append(raw)
-        for slot, raw in orders:  # of one slot; twice if Spark has run a part of the stage again
+        for slot, raw in orders:  # all of one slot; more than one if Spark has rerun a part of the stage
             passed += run_slot(job, slot, raw, rows)
         yield make_record_batch(passed)
 

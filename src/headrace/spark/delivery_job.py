@@ -100,7 +100,7 @@ def deliver_by_job(session: SparkSession, path: str) -> DeliverShares:
 
 
 def read_share_answer(answer: ShareDelivered, number: int) -> wire_format.Message | bytes:
-    """Returns what a slot says about a share of batch `number` that it has delivered; raises if it could not."""
+    """Returns the message of a slot that has delivered a share of batch `number`; raises an error if it could not."""
     if answer.reason:
         raise QueryStoppedError(f"share {answer.share} of batch {number} was not delivered: {answer.reason}")
     message = wire_format.decode(answer.answer)

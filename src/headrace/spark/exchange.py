@@ -1,16 +1,16 @@
 """Rows on their way between slots, as one slot sees them: which have arrived, and which level may begin.
 
-In an attempt at a batch every slot runs its levels in order. After level L it sends every slot of the attempt what its
-tasks sent to tasks there, and then the end of the level. So a slot may begin level L when it has the ends of all levels
-below L, from all slots of the attempt.
+In an attempt at a batch every slot runs its levels in order. After level L it sends each slot of the attempt the rows
+for the tasks of that slot, and then the end of the level. So a slot may begin level L when it has the ends of all
+levels below L, from all slots of the attempt.
 
     attempt 7   slots 0, 1                     slot 1 may begin
     slot 0 ──rows for level 1──▶ slot 1
     slot 0 ──end of level 0────▶ slot 1
     slot 1 ──end of level 0────▶ slot 1        level 1
 
-Attempts are numbered. Rows of an earlier attempt than the current one are dropped, those of a later one are kept until
-that attempt begins: another slot may have got its orders before this one.
+Attempts are numbered. Rows of earlier attempts are dropped. Rows of a later attempt are kept until that attempt begins:
+another slot may have received its orders earlier than this slot.
 
 `Exchange` is a state machine. Rows above `memory` bytes go to a file that `make_file` makes, one for every attempt.
 """
@@ -25,17 +25,17 @@ class Delivery(NamedTuple):
     """Messages for the tasks of a slot, and perhaps the end of a level."""
 
     attempt: int
-    slot: int  # that sends them
-    level: int  # that the sender runs
-    is_end: bool  # of that level, in the sender
-    rows: Sequence[tuple[int, bytes]]  # the level of the task that gets them, and what `wire_format.Rows` encodes to
+    slot: int  # the sender
+    level: int  # the level of the sender's tasks
+    is_end: bool  # the sender has ended the level
+    rows: Sequence[tuple[int, bytes]]  # the level of the receiving task, and encoded `wire_format.Rows`
 
 
 class _Attempt:
-    """What has arrived for one attempt. Rows in the file are known by where they begin, and their size."""
+    """The rows that have arrived for one attempt. For rows in the file, it keeps their start and their size."""
 
     def __init__(self) -> None:
-        self.ends: dict[int, set[int]] = {}  # slots that have ended a level
+        self.ends: dict[int, set[int]] = {}  # by level: the slots that have ended it
         self.rows: dict[int, list[bytes | tuple[int, int]]] = {}  # by the level that gets them
         self.held = 0  # bytes in memory
         self.file: BinaryIO | None = None
@@ -60,7 +60,7 @@ class _Attempt:
 
 
 class Exchange:
-    """The rows that a slot has got.
+    """The rows that a slot has received.
 
     >>> from io import BytesIO
     >>> exchange = Exchange(memory=1 << 20, make_file=BytesIO)
@@ -80,13 +80,13 @@ class Exchange:
         self._attempts: dict[int, _Attempt] = {}
 
     def begin(self, attempt: int, slots: set[int] | frozenset[int]) -> None:
-        """Begins an attempt in which these slots take part; what came for earlier ones is dropped."""
+        """Begins an attempt in which these slots take part; the rows of earlier attempts are dropped."""
         self.attempt, self._slots = attempt, frozenset(slots)
         for number in [number for number in self._attempts if number < attempt]:
             self._attempts.pop(number).close()
 
     def abort(self, attempt: int) -> None:
-        """Drops an attempt, and all before it: what still comes of them is not kept."""
+        """Drops an attempt, and all before it: rows of these attempts that arrive later are not kept."""
         if attempt >= self.attempt:
             self.begin(attempt + 1, frozenset())
 

@@ -17,7 +17,7 @@ _RELEASE = Path("/etc/os-release")
 
 
 class Java(NamedTuple):
-    """What was found, in words, and what is to be done if it will not do."""
+    """The Java that was found, in words. If Spark cannot run on it: the trouble, and the remedy."""
 
     shown: str
     trouble: str | None = None
@@ -25,7 +25,7 @@ class Java(NamedTuple):
 
 
 def check_java() -> Java:
-    """Returns the Java that Spark uses. Says what to do where Spark would end with a stack trace."""
+    """Returns the Java that Spark uses. Raises an error with the remedy where Spark would end with a stack trace."""
     java = find_java()
     if java.trouble is not None:
         raise ConfigError(f"Spark needs Java {OLDEST} or newer, but {java.trouble}: {java.remedy}")
@@ -33,7 +33,7 @@ def check_java() -> Java:
 
 
 def find_java() -> Java:
-    """The one that Spark would start: of JAVA_HOME, else the first on the path."""
+    """Returns the Java that Spark would start: the one of JAVA_HOME, else the first on the path."""
     home = os.environ.get("JAVA_HOME")
     command = str(Path(home, "bin", "java")) if home else shutil.which("java")
     if command is None or not Path(command).exists():
@@ -74,5 +74,5 @@ def install_java(system: str = sys.platform, release: str | None = None) -> str:
     if families & {"suse", "opensuse"}:
         return "zypper install -y java-17-openjdk-headless"
     newest = re.search(r'^VERSION_ID="?(\d+)', text, re.MULTILINE)
-    is_new = "ID=debian" in text and newest is not None and int(newest[1]) >= 13  # has no 17 any more
+    is_new = "ID=debian" in text and newest is not None and int(newest[1]) >= 13  # it has no Java 17
     return f"apt-get install -y openjdk-{21 if is_new else 17}-jre-headless"

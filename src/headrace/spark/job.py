@@ -1,11 +1,11 @@
 """The description of an application: `Setup` as its user gives it, `Job` as it is planned and sent to the processes.
 
-`Application` makes a `Setup` of its arguments and settings. A run makes a `Job` of that, and every process that runs
-tasks loads it once and keeps it: `ship_job` writes it to a file, `pickle_job` makes it bytes. Such a process returns an
-error with `encode_failure`, and the driver raises it with `decode_failure`.
+`Application` makes a `Setup` of its arguments and settings. A run makes a `Job` of the setup, and every process that
+runs tasks loads the job once and keeps it: `ship_job` writes the job to a file, `pickle_job` makes it bytes. Such a
+process returns an error with `encode_failure`, and the driver raises it with `decode_failure`.
 
-Loading a pickle runs code that is in it. So a process loads only what its driver or a slot has sent over an
-authenticated connection, or what has the digest that Spark has brought to it (`load_job`).
+Loading a pickle runs code that is in it. So a process loads only pickles that the driver or a slot has sent over an
+authenticated connection, or that have the digest that Spark has brought to the process (`load_job`).
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ cloudpickle = lazy_extra("pyspark.cloudpickle", "spark")
 class PartOfRun(NamedTuple):
     """A run that fills stores of the application from history. Nothing that it writes reaches the log.
 
-    Its sub-topologies have the task counts of the application's.
+    `tasks` are the task counts of the application's sub-topologies, which the run uses too.
     """
 
     tasks: Mapping[int, int]
@@ -79,7 +79,7 @@ class Setup:
     backfill: bool = False  # whether new stores are filled from history
     on_backfill: Callable[[Progress], None] = ignore_progress
     starts: Mapping[str, SourceStart] = field(default_factory=dict[str, SourceStart])  # where new sources begin
-    part: PartOfRun | None = None  # if it fills stores of another run
+    part: PartOfRun | None = None  # set if this run fills stores of another run
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -92,7 +92,7 @@ class Setup:
 EXPLICIT_OPTIONS = (
     "log", "checkpoint", "guarantee", "commit_interval", "trigger", "spark", "master", "backfill", "starts", "config",
 )  # fmt: skip
-BACKFILL_STATE = "+backfill"  # behind the application id; no id has a plus sign
+BACKFILL_STATE = "+backfill"  # is appended to the application id; no id has a plus sign
 
 
 def make_config(
@@ -165,7 +165,7 @@ def given_state_directory(config: Config) -> str | None:
 
 
 def remove_state(state: Path, application: str) -> None:
-    """Removes the local state of an application. Nothing outside the state directory is deleted, whatever its name.
+    """Removes the local state of an application. Whatever its id is, nothing outside the state directory is deleted.
 
     A directory that is a symbolic link is left alone, and links inside it are removed, not followed.
     """
@@ -214,7 +214,7 @@ class Job:
 
     @property
     def local_state(self) -> Path:
-        """The directory of the local copies of this application's state, on the host that asks."""
+        """The directory of the local copies of this application's state, on this host."""
         return state_directory(self.state) / (self.application + BACKFILL_STATE * self.is_backfill)
 
     def reads(self, number: int, topic: str) -> bool:
@@ -302,14 +302,14 @@ def ship_job(spark: SparkSession, job: Job, folder: Path) -> str:
 
 
 def write_job(pickled: bytes, folder: Path) -> str:
-    """Writes a pickled job to a new file. Its path ends with the digest of the content, and Spark brings the path."""
+    """Writes a pickled job to a new file. The path, which Spark brings to workers, ends with the content's digest."""
     path = folder / f"job-{secrets.token_hex(8)}-{sha256(pickled).hexdigest()}"
     write_file(path, pickled)
     return str(path)
 
 
 def pickle_job(context: SparkContext, job: Job) -> bytes:
-    """Pickles a job for Spark's processes, with the user's own modules if these run on other hosts."""
+    """Pickles a job for Spark's processes, with the user's own modules if the processes run on other hosts."""
     own = [] if is_local(context) else list(find_user_modules())
     for module in own:
         cloudpickle.register_pickle_by_value(module)

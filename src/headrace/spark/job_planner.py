@@ -72,7 +72,7 @@ def plan_job(
     """Plans a job. `topics` are those that it reads, `wished` are new partition counts of internal topics."""
     graph, config, stages = setup.graph, setup.config, plan(setup.graph)
     known = {name: topic.partitions for name, topic in log.topics().items()}
-    if config.auto_create_topics_enable:  # those that the start is going to create
+    if config.auto_create_topics_enable:  # the start creates missing topics
         known |= {topic: config.num_partitions for topic in topics if topic not in known}
     before = align_fingerprint(read_fingerprint(storage), graph, stages, config)
     held = hold_counts(graph, stages, known, {g.number: g.tasks for g in before.groups if g.stores} if before else {})
@@ -120,7 +120,7 @@ def make_divider(
     context: Callable[[], Any],
     on_progress: Callable[[Progress], None] = ignore_progress,
 ) -> Divider:
-    """Returns what divides the state of the application. `context` returns a SparkContext, and is called if needed."""
+    """Returns the divider of the application's state. It calls `context` for a SparkContext if there is much state."""
     stages = plan(setup.graph).stages
 
     def run(pieces: Sequence[Piece], work: Callable[[Storage, Piece], list[Share]]) -> Iterator[list[Share]]:
@@ -140,7 +140,7 @@ def make_divider(
 def run_on_spark(
     context: Any, address: str, pieces: Sequence[Piece], work: Callable[[Storage, Piece], list[Share]]
 ) -> Iterator[list[Share]]:
-    """Runs each piece in a task of a Spark job: the state passes from and to the checkpoint there, not here."""
+    """Runs each piece in a task of a Spark job: the executors read and write the state, not the driver."""
 
     def run(index: int) -> list[Share]:
         return work(open_storage(address), pieces[index])
@@ -185,7 +185,7 @@ def read_change_plan(setup: Setup, *, migrates_all: bool = False) -> ChangePlan:
 
 
 def check_topics(setup: Setup) -> None:
-    """Raises the error of a start without state, if the topics in the log do not suit the topology."""
+    """Raises the error that a first start would raise, if the topics in the log do not suit the topology."""
     with closing(open_log(setup.log, setup.config.client_settings)) as log:
         plan_job(setup, log, open_storage("memory:///"), topics_read(setup.graph, setup.application_id, log.topics()))
 
@@ -209,7 +209,7 @@ def describe_start(setup: Setup, topic: str) -> str:
 
 
 def migrate_application(setup: Setup, on_progress: Callable[[Progress], None] = ignore_progress) -> ChangePlan:
-    """Carries out the changes that `read_change_plan` returns, without running the application, with all values."""
+    """Carries out the changes that `read_change_plan` returns, and migrates all values, without running batches."""
     changes = read_change_plan(setup, migrates_all=True)
     storage, log = open_storage(setup.checkpoint), open_log(setup.log, setup.config.client_settings)
     try:
@@ -270,7 +270,7 @@ def rescale_application(
 
 
 def _check_subtopology(setup: Setup, stages: Plan, number: int, partitions: int) -> tuple[str, ...]:
-    """Returns the internal topics of a sub-topology, if their number of partitions is free."""
+    """Returns the internal topics of a sub-topology. Raises an error if their number of partitions cannot change."""
     if partitions < 1:
         raise ValueError(f"a sub-topology needs at least one partition, not {partitions}")
     stage = stages.stages.get(number)

@@ -2,7 +2,7 @@
 
     source: planner and level 0 ──▶ shuffle by slot, level 1 ──▶ … ──▶ foreachBatch: commits the receipts
 
-The planner runs in a process of Spark's (`data_source`); after every commit the driver writes it the control file.
+The planner runs in a process of Spark's (`data_source`); after every commit the driver writes its control file.
 Spark's own checkpoint is a temporary folder: the manifests say where an application continues.
 """
 
@@ -97,7 +97,7 @@ class MicroBatchQuery:
             self._changed.notify_all()
 
     def record_delivery(self, number: int) -> None:
-        """The log has the outputs of a batch; the next one runs meanwhile."""
+        """Keeps how long the delivery of a batch took, once the log has its outputs. The next batch runs meanwhile."""
         self._commits.record_delivery(number)
 
     @property

@@ -6,11 +6,11 @@
 
 The tasks of every sub-topology are spread over the slots on their own, because the sub-topologies of a level run at
 the same time: seven tasks on three slots are three, two and two. A task moves only if its slot is gone, or has more
-than its share of them; it then goes to a slot that has a copy of its state, if one of these has room.
+than its share of tasks. It then goes to a slot that has a copy of its state, if such a slot has room.
 
 A slot that is lost may come back before the next batch, on the same host or on another, with the state of its tasks or
-without it. A slot that joins has nothing. Tasks go to such slots when these have made themselves copies (Kafka Streams:
-warm-up replicas); until then they run where a copy is.
+without it. A slot that joins has no state. A task moves to a slot without its state only after that slot has made a
+copy (Kafka Streams: warm-up replica); until then the task runs in a slot that has a copy.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Placement:
         self._stateful, self._replicas, self._last_change = frozenset(stateful), replicas, last_change
         self.layout: dict[int, int] = {}  # registrations by slot, as all slots know them
         self.places: dict[TaskId, int] = {}
-        self.standbys: dict[TaskId, tuple[int, ...]] = {}  # slots that keep copies, those that warm up among them
+        self.standbys: dict[TaskId, tuple[int, ...]] = {}  # slots that keep copies, including those that warm up
         self.moves = 0  # tasks that were given to another slot since the start
         self._warmups: dict[TaskId, int] = {}  # slots that are to run tasks, once they have copies of their state
         self._hosts: dict[int, str] = {}  # of the slots in the layout
@@ -49,11 +49,11 @@ class Placement:
 
     # ------------------------------------------------------------------------------------------------ what slots have
     def add_copies(self, registration: int, copies: Mapping[TaskId, int]) -> None:
-        """A slot has copies of state, each with its last batch."""
+        """Records which copies of state a slot has, each with its last batch."""
         self._copies.setdefault(registration, {}).update(copies)
 
     def forget_copies(self, registration: int) -> None:
-        """A slot is lost."""
+        """Forgets the copies of a slot that is lost."""
         self._copies.pop(registration, None)
 
     def has_standbys(self, missing: Collection[int], live: Mapping[int, Registration]) -> bool:
@@ -94,7 +94,7 @@ class Placement:
         self.places, self._warmups = wait_for_copies(assign_tasks(tasks, live.keys(), before, warm), ready)
 
     def _is_warm(self, live: Mapping[int, Registration]) -> bool:
-        """Whether a slot has made itself a copy of a task that it is to run."""
+        """Whether a slot has made a copy of the state of a task that it is to run."""
         return any(
             self._last_change(task) - number <= ACCEPTABLE_LAG
             for task, slot in self._warmups.items()
@@ -171,7 +171,7 @@ def assign_tasks(
             here[slot] += 1
             total[slot] += 1
 
-        # Where a slot has too many, those stay that have no copy of their state elsewhere.
+        # If a slot has too many tasks, the tasks that have no copy of their state elsewhere stay.
         for task in sorted(some, key=lambda task: any(slot != before.get(task) for slot in warm.get(task, {}))):
             slot = before.get(task)
             if slot is not None and has_room(slot):
@@ -188,11 +188,11 @@ def assign_tasks(
 def wait_for_copies(
     wanted: Mapping[TaskId, int], ready: Mapping[TaskId, Mapping[int, int]]
 ) -> tuple[dict[TaskId, int], dict[TaskId, int]]:
-    """Leaves tasks with slots that have their state until the slots that are to get them have it, too.
+    """Keeps each task in a slot that has its state until the slot that is to run it has made a copy.
 
-    `ready` are the slots that can run a task at once, each with the last batch in its copy. A task that is in none of
-    them is new, or its state is nowhere but in the checkpoint: it goes where it is wanted. Returns the slots that run
-    the tasks now, and the slots that make copies because they are to run tasks later.
+    `ready` are the slots that can run a task at once, each with the last batch in its copy. A task without such a slot
+    is new, or its state is only in the checkpoint: it goes to the wanted slot at once. Returns the slots that run the
+    tasks now, and the slots that make copies because they are to run tasks later.
 
     >>> places, warmups = wait_for_copies({TaskId(0, 0): 1, TaskId(0, 1): 1}, {TaskId(0, 0): {0: 7}})
     >>> {str(task): slot for task, slot in places.items()}, {str(task): slot for task, slot in warmups.items()}

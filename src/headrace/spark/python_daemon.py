@@ -13,7 +13,7 @@ from pyspark import daemon
 
 from headrace.spark.slot_process import end_quietly
 
-NEEDED = ("pyspark.worker", "headrace.spark.slot")  # by every worker that becomes a slot
+NEEDED = ("pyspark.worker", "headrace.spark.slot")  # in every worker that becomes a slot
 
 if __name__ == "__main__":
     for name in NEEDED:

@@ -2,8 +2,8 @@
 
     plan ─▶ orders to all slots ─▶ results of all slots ─▶ manifest ─▶ delivery, while the next batch runs
 
-A batch begins when records have arrived and the one before is committed; where `commit.interval.ms` is set, at most
-that often. A batch whose slots are lost is planned again: without a manifest it never happened.
+A batch begins when records have arrived and the previous batch is committed; if `commit.interval.ms` is set, at most
+once in this interval. A batch whose slots are lost is planned again: without a manifest it never happened.
 """
 
 from __future__ import annotations
@@ -55,8 +55,8 @@ from headrace.spark.transport import port_range
 
 _log = logging.getLogger(__name__)
 GRACE = 8.0  # seconds that a running batch has to end, when the application is stopped
-MAX_LOSSES = 2  # of slots in one batch, before the driver wants to know which record they are at
-MAX_ATTEMPTS = 8  # at one batch, before the application starts anew
+MAX_LOSSES = 2  # lost slots in one batch, before slots must report every call of a node
+MAX_ATTEMPTS = 8  # at one batch, before the application starts again
 TICK = 0.1  # seconds
 LOOK = 2.0  # seconds between two looks at how many cores Spark has
 
@@ -117,7 +117,7 @@ class RealTimeEngine:
     ) -> None:
         if isinstance(message, ShareDelivered):
             answers = self._share_answers.get(message.round)
-            if answers is not None:  # else the batch is tried again already
+            if answers is not None:  # else the round has ended
                 answers.put(message)
             return
         unreached: tuple[int | None, int] = None, 0
@@ -169,7 +169,7 @@ class RealTimeEngine:
                 self._changed.notify_all()
 
     def _is_held_back(self, begin: float) -> bool:
-        """Waits a moment if no batch may begin now."""
+        """True, after a short wait, if no batch may begin now."""
         with self._changed:
             left = 0.0 if self._commits.commit_requested else begin - time.monotonic()
             if self._paused or left > 0:
@@ -240,7 +240,7 @@ class RealTimeEngine:
             given = [orders.get((level, slot), b"") for level in levels]
             self._pool.send(registration, RunBatch(attempt.number, list(slots), given, is_watched, [*suspects.items()]))
         with self._changed:
-            for registration in slots.values():  # one may have been lost before the attempt was known
+            for registration in slots.values():  # a slot may have been lost before `_handle` knew the attempt
                 if not self._pool.is_live(registration):
                     attempt.lose(registration)
         return attempt
@@ -250,7 +250,7 @@ class RealTimeEngine:
             self._pool.send(registration, AbortBatch(attempt.number))
 
     def _pause_after(self, failures: int) -> None:
-        """A slot that is lost again and again, or a log that is away, is not asked without a pause."""
+        """Waits before the next attempt: a slot may be lost again and again, or the log may be away."""
         if failures > 1:
             with self._changed:
                 self._changed.wait_for(lambda: self._is_stopping, min(0.1 * 2**failures, 5.0))
@@ -262,7 +262,7 @@ class RealTimeEngine:
             self._changed.notify_all()
 
     def record_delivery(self, number: int) -> None:
-        """The log has the outputs of a batch; the next one runs meanwhile."""
+        """Keeps how long the delivery of a batch took, once the log has its outputs. The next batch runs meanwhile."""
         self._commits.record_delivery(number)
         with self._changed:
             self._changed.notify_all()
@@ -271,8 +271,8 @@ class RealTimeEngine:
     def _deliver_shares(self, number: int, orders: Sequence[DeliveryOrder]) -> list[wire_format.Message | bytes]:
         """Has the slots deliver shares of a batch. Called in the threads of deliveries and of sinks.
 
-        The number of shares never changes, because it says which share has which partitions. Where a slot is lost, the
-        others deliver its share too, when the batch is tried again.
+        The number of shares never changes, because it decides which share has which partitions. If a slot is lost,
+        other slots deliver its share when the delivery is tried again.
         """
         share_round, answers = next(self._share_rounds), queue.SimpleQueue[ShareDelivered]()
         self._share_answers[share_round] = answers
@@ -333,12 +333,12 @@ class RealTimeEngine:
         return -1 if version is None else version.number
 
     def check(self) -> None:
-        """Raises what has stopped the batches."""
+        """Raises the error that has stopped the batches, if there is one."""
         if self._failed is not None:
             raise self._failed
 
     def pause(self, paused: bool) -> None:
-        """No further batch begins while it is paused."""
+        """Pauses or resumes: no further batch begins while the engine is paused."""
         with self._changed:
             self._paused = paused
             self._changed.notify_all()
@@ -351,7 +351,7 @@ class RealTimeEngine:
             self._pool.want(self._wanted_slots())
 
     def scale(self, slots: int) -> int:
-        """Sets the number of slots from now on, within what Spark has room for; returns that. Tasks move with it."""
+        """Sets the number of slots, limited by the room that Spark has; returns the number. Tasks move accordingly."""
         self._scaled_to = slots
         wanted = self._wanted_slots()
         self._pool.want(wanted)
@@ -363,7 +363,7 @@ class RealTimeEngine:
         return max(1, min(self._scaled_to or config.num_stream_threads or room, room, tasks))
 
     def stop(self, timeout: float | None = None) -> bool:
-        """Lets the batch that is running end. A batch that takes longer than `timeout` seconds (8) is cut off."""
+        """Lets the running batch end. After `timeout` seconds, by default 8, cuts it off and returns False."""
         with self._changed:
             self._is_stopping = True
             self._changed.notify_all()
@@ -377,16 +377,16 @@ class RealTimeEngine:
         return is_ended
 
     def clear(self) -> None:
-        """Ends the slots; after it nothing is delivered by them."""
+        """Ends the slots. They deliver nothing afterwards."""
         self._pool.close()
 
 
 @contextmanager
 def planning() -> Generator[None]:
-    """Has the application start anew if the log does not let a batch be planned.
+    """Makes an error of planning one after which the application starts again.
 
-    A broker that restarts may give no offsets, and a topic may have been deleted: a start waits for the former, and
-    explains the latter.
+    A broker that restarts may give no offsets, and a topic may have been deleted: a start waits for the broker, and
+    explains that the topic is missing.
     """
     try:
         yield
@@ -420,7 +420,7 @@ def find_exposed_secrets(settings: Mapping[str, Any], *, is_cluster: bool) -> li
 
 
 def encrypts_rpc(context: SparkContext) -> bool:
-    """Whether Spark encrypts what its processes send each other: slots and the driver then do so, too."""
+    """Whether Spark encrypts the connections of its processes: slots and the driver then encrypt theirs, too."""
     conf = context.getConf()
     names = ("spark.network.crypto.enabled", "spark.ssl.rpc.enabled", "spark.authenticate.enableSaslEncryption")
     return any(conf.get(name, "false") == "true" for name in names)

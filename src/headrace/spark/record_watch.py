@@ -1,12 +1,13 @@
-"""Functions of the user that hang, or end the process of their slot: they are named, with the record, and fail.
+"""Makes functions of the user that hang, or that end the process of their slot, fail with an error for the record.
 
 `CallTimeout` interrupts a call that takes longer than `max.record.processing.ms`: a thread looks at the stack of the
-main thread, which costs a record nothing, and raises TimeoutError in it by a signal. The error is one of the record, so
-`processing.exception.handler` decides. A call that cannot be interrupted ends the process.
+main thread, which costs a record nothing, and raises TimeoutError in the main thread by a signal. The error counts as
+an error of the record, so `processing.exception.handler` decides. A call that cannot be interrupted ends the process.
 
-`RecordWatch` is for functions that end the process (os._exit, a crash, the kernel's out-of-memory killer), which cannot
-say anything any more. When slots are lost in the middle of a batch, the driver has it run again, and has every call
-reported before it is made. The call after which a slot was lost again is the suspect, and fails in the next attempt.
+`RecordWatch` is for functions that end the process (os._exit, a crash, the kernel's out-of-memory killer): the process
+cannot report an error. When slots are lost in the middle of a batch, the driver runs the batch again, and the slots
+report every call before they make it. If a slot is lost again, its last reported call is the suspect, and fails in the
+next attempt.
 """
 
 from __future__ import annotations
@@ -22,8 +23,8 @@ from headrace.runtime.failures import GUARDS, Failures, Place
 
 SIGNAL = signal.SIGUSR2
 LOOKS = 4  # at the stack, within the time that a call may take
-LONGEST_LOOK = 1.0  # seconds between two of them
-STATE = "headrace.state."  # modules that must not be interrupted: what they change belongs together
+LONGEST_LOOK = 1.0  # seconds between two looks, at most
+STATE = "headrace.state."  # modules that must not be interrupted: a half-made change would damage the state
 KILLED = (
     "the process that ran it has ended {count} times: a function called os._exit, a library crashed, or the system "
     "killed it, perhaps for lack of memory"
@@ -31,7 +32,7 @@ KILLED = (
 
 
 class ProcessEndedError(Exception):
-    """A call that has ended the process of its slot before, and is not made again."""
+    """Replaces a call that has ended the process of its slot before."""
 
 
 class RecordWatch:
@@ -49,21 +50,22 @@ class RecordWatch:
 
 
 class CallTimeout:
-    """Interrupts calls of this process's main thread, where it has to be created, after `seconds`.
+    """Interrupts calls of the main thread after `seconds`. It has to be created in the main thread.
 
-    A call that goes on for as long again is given up: `give_up(place, reason)` has to end the process.
+    If a call goes on for as long again, the watching thread calls `give_up(place, reason)`, which has to end the
+    process.
     """
 
     def __init__(self, seconds: float, give_up: Callable[[Place, str], None]) -> None:
         self._seconds, self._give_up = seconds, give_up
-        self._call: FrameType | None = None  # that is observed
+        self._call: FrameType | None = None  # the call that is observed
         self._interrupted: FrameType | None = None  # the call that was interrupted last
         self._main, self._is_closed = threading.main_thread().ident or 0, threading.Event()
         signal.signal(SIGNAL, self._interrupt)
         threading.Thread(target=self._watch, name="headrace record watch", daemon=True).start()
 
     def close(self) -> None:
-        """Ends it. Spark uses the process of a slot that has ended for other slots, which have limits of their own."""
+        """Ends the watching thread. Spark reuses the process of an ended slot for slots that have their own limits."""
         self._is_closed.set()
 
     def _watch(self) -> None:

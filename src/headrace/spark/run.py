@@ -101,7 +101,7 @@ class Run:
         describe: Callable[[], dict[str, Any]] = dict,
         log: Log | None = None,
     ) -> None:
-        """`describe` returns what the heartbeat says beside the slots. `log` is the one of the setup; it stays open."""
+        """`describe` returns what the heartbeat reports besides the slots. `log` is the setup's log; it stays open."""
         self._setup, self._stats = setup, stats
         if (setup.config.schema_registry_url or "").startswith("mock://"):
             raise ConfigError(
@@ -113,7 +113,7 @@ class Run:
         self._check_log((starting.result().master if starting.done() else setup.master) or "local")
         self._engine: MicroBatchQuery | RealTimeEngine | None = None
         self._has_engine = threading.Event()  # or it is known that there will be none
-        self._delivered_positions: Mapping[TopicPartition, int] | None = None  # that the consumer group lacks
+        self._delivered_positions: Mapping[TopicPartition, int] | None = None  # not yet committed to the consumer group
         self._log = log or open_log(setup.log, setup.config.client_settings)
         self._close_log = self._log.close if log is None else lambda: None
         try:
@@ -228,7 +228,7 @@ class Run:
         """Returns where to begin with partitions that were never read.
 
         New partitions of a topic that is read already begin at their first record, whatever the reset policy says:
-        records have gone there since the topic has them.
+        producers write to them from the time when the topic got them.
         """
         setup = self._setup
         positions = first_positions(self._log, setup.graph, setup.config, self.topics)
@@ -271,7 +271,7 @@ class Run:
     def _write_in_slots(
         self, sink: str, number: int, parts: Sequence[str], share_out: ShareOut
     ) -> Sequence[Written] | None:
-        """Has slots write the parts of a batch for a sink, as soon as they run; None if there are none."""
+        """Has slots write the parts of a batch for a sink, as soon as slots run; None if the driver has to write."""
         self._has_engine.wait()
         return None if self._engine is None else self._engine.shares.write_sink(sink, number, parts, share_out)
 
@@ -311,8 +311,8 @@ class Run:
         self._topics_checked = time.monotonic()
         try:
             topics = self._log.topics()
-        except LogUnavailableError as error:  # whether the run can go on without the log is for its batches to say
-            _log.info("the topics were not checked: %s", error)  # that brokers are away, their clients say
+        except LogUnavailableError as error:  # the run goes on; a batch that needs the log fails itself
+            _log.info("the topics were not checked: %s", error)  # Kafka's client warns that brokers are away
             return True
         read = topics_read(self._setup.graph, self._setup.application_id, topics)
         return {name: (topics[name].partitions, topics[name].id) for name in read & topics.keys()} == self._known
@@ -321,7 +321,7 @@ class Run:
         """True if everything in the log has been processed and delivered."""
         ledger = self.coordinator.ledger
         number = ledger.number
-        # The deliveries first: what they have written may be read again, and must be in the extents.
+        # Deliveries are checked first: the application may read their records, which must then be in the extents.
         if self.coordinator.delivered < number or not self.coordinator.sinks.has(number):
             return False
         is_read = all(ledger.positions.get(at, 0) >= end for at, end in self._ends().items())
@@ -369,7 +369,7 @@ class Run:
 
     @property
     def is_ready(self) -> bool:
-        """True if a batch can run: Spark has started what runs it."""
+        """True if a batch can run: Spark has started the query or the slots."""
         return self._engine is None or self._engine.is_ready
 
     def wait(self, reached: Callable[[], bool], timeout: float) -> bool:
@@ -396,7 +396,7 @@ class Run:
 
     # ------------------------------------------------------------------------------------------------------- its end
     def close(self, timeout: float | None = None, error: str | None = None) -> bool:
-        """Closes the run after the running batch is committed and delivered. `error` is why, for others to read.
+        """Closes the run after the running batch is committed and delivered. `error` is the reason, for others to read.
 
         After `timeout` seconds the batch or its delivery is cut off, and the method returns False: the next start runs
         the batch again, or delivers it.

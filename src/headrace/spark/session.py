@@ -26,12 +26,12 @@ from headrace.spark.class_archive import archive_options
 from headrace.spark.slot_process import LONGEST_PATH
 
 MANAGER = "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
-ATTEMPTS = 4  # at a task; the same on a cluster
+ATTEMPTS = 4  # at a Spark task; the same as on a cluster
 # On one machine Spark gets more task threads than slots: slots hold theirs for as long as an application runs, and
 # other jobs of the session, a second application among them, need some too. SLOTS says how many are meant for slots.
 SPARE_THREADS = 16
 SLOTS = "spark.headrace.slots"
-ONE_PROCESS = re.compile(r"local(\[|$)")  # a master whose driver is the executor; local-cluster is none
+ONE_PROCESS = re.compile(r"local(\[|$)")  # a master whose driver is the executor, unlike local-cluster
 UNIX_SOCKETS = "spark.python.unix.domain.socket.enabled"
 LOGGING = Path(__file__).with_name("log4j2.properties")
 
@@ -46,14 +46,14 @@ SETTINGS = {
 OF_THE_QUERY = {
     "spark.sql.adaptive.enabled": "false",
     "spark.sql.codegen.wholeStage": "false",
-    "spark.sql.codegen.factoryMode": "NO_CODEGEN",  # of a few rows: to write the code takes longer than to do the work
-    "spark.sql.ui.explainMode": "simple",  # every batch is explained to a user interface that there is not
+    "spark.sql.codegen.factoryMode": "NO_CODEGEN",  # for a few rows, generating code takes longer than the work
+    "spark.sql.ui.explainMode": "simple",  # Spark explains every batch to its UI, which is off
     "spark.sql.streaming.checkpointFileManagerClass": MANAGER,
     "spark.sql.streaming.checkpoint.fileChecksum.enabled": "false",
     "spark.sql.streaming.minBatchesToRetain": "1000000000",  # else Spark's logs are listed after every batch
 }
-# Where to go on is in the manifests, so nobody reads what Spark notes of a batch: it stays in memory, but for a note
-# every hour. Written for every batch, before and after it, that was a fifth of the time of a small one.
+# The manifests say where to continue, so Spark's own progress files are never read: Spark keeps its progress in memory,
+# and writes it once an hour. Writing it before and after every batch took a fifth of the time of a small batch.
 DISPOSABLE = {
     "asyncProgressTrackingEnabled": "true",
     "asyncProgressTrackingCheckpointIntervalMs": "3600000",
@@ -64,7 +64,7 @@ DISPOSABLE = {
 def session(master: str | None = None, slots: int | None = None, *, verbose: bool = False) -> SparkSession:
     """Returns the session of this process, or creates one: on `master`, else on this machine.
 
-    On this machine it has so many slots, or one for each core. `verbose` shows what the JVM prints while it starts.
+    On this machine it has `slots` slots, by default one for each core. `verbose` shows the output of the JVM's start.
     """
     return session_of(start_context(master, slots, verbose=verbose).result())
 
@@ -84,11 +84,11 @@ def start_context(
 ) -> Future[SparkContext]:
     """Returns the context of `given`, or of this process, or begins to create one: a JVM takes seconds to start.
 
-    It is created on `master`, else on the cluster that `spark-submit` was given, else on this machine, where it has so
-    many slots, or one for each core. `java_options` replace those that make a JVM start faster.
+    It is created on `master`, else on the cluster that `spark-submit` was given, else on this machine, where it has
+    `slots` slots, by default one for each core. `java_options` replace the options that make a JVM start faster.
     """
     if given is None and _starting and not _starting[-1].done():
-        return _starting[-1]  # of an application that could not start for another reason meanwhile
+        return _starting[-1]  # begun by an application that then failed to start
     started = Future[SparkContext]()
     active = SparkContext._active_spark_context  # noqa: SLF001 # pyright: ignore[reportPrivateUsage]
     found = active if master is None else None
@@ -117,7 +117,7 @@ def start_context(
         conf.setMaster(f"local[{cores + SPARE_THREADS},{local[2] or ATTEMPTS}]")
         conf.set("spark.default.parallelism", str(cores)).set(SLOTS, str(cores))
         conf.set("spark.python.daemon.module", "headrace.spark.python_daemon")
-        # A JVM that this process has not started may outlive it, and keeps the folder of its first context.
+        # A JVM that this process has not started may outlive the process, and keeps the folder of its first context.
         sockets = {UNIX_SOCKETS: "false"} if "PYSPARK_GATEWAY_PORT" in os.environ else _choose_sockets()
         conf.setAll([*sockets.items()])
 
@@ -134,7 +134,7 @@ def start_context(
     return started
 
 
-_starting: list[Future[SparkContext]] = []  # the last one that this process has begun to create
+_starting: list[Future[SparkContext]] = []  # the last context that this process has begun to create
 
 
 def _choose_sockets(folder: Path | None = None) -> dict[str, str]:
@@ -196,8 +196,8 @@ def _create(conf: SparkConf, *, verbose: bool) -> SparkContext:
 def _launch_jvm(conf: SparkConf, options: dict[str, Any]) -> Any:
     """Starts a JVM that ends with this process, and not before: slots and the last batch need it.
 
-    Shells and `timeout` signal a process group, which it is not in; systemd signals every process of a service. It
-    ends when its standard input is closed, which is when this process ends.
+    Shells and `timeout` signal a process group, so the JVM has a group of its own. systemd signals every process of a
+    service, so the JVM ignores SIGTERM. It ends when its standard input is closed, which is when this process ends.
     """
     gateway: Any = launch_gateway(conf, {**options, "process_group": 0})
     signals = gateway.jvm.sun.misc
@@ -207,7 +207,7 @@ def _launch_jvm(conf: SparkConf, options: dict[str, Any]) -> Any:
 
 @contextmanager
 def explain_lost_jvm(context: SparkContext) -> Generator[None]:
-    """Raises an error that says so if the JVM has ended, before or while the block uses it."""
+    """Raises an error that explains it if the JVM has ended, before or while the block uses it."""
     _check_jvm(context, 0.0)
     try:
         yield
@@ -220,7 +220,7 @@ _CONTINUES = "Start the application again: it continues with the last batch"
 
 
 def _check_jvm(context: SparkContext, seconds: float) -> None:
-    """Raises an error if the JVM, which this process has started, ends within so many seconds."""
+    """Raises an error if the JVM that this process has started ends within `seconds`."""
     gateway: Any = context._gateway  # noqa: SLF001 # pyright: ignore[reportPrivateUsage]
     process = getattr(gateway, "proc", None)
     if process is not None:
@@ -234,9 +234,9 @@ def _check_jvm(context: SparkContext, seconds: float) -> None:
 
 
 class _StderrRelay:
-    """Passes what the JVM and its Python workers print on to stderr: not before `open` is called, then at once.
+    """Passes the output of the JVM and its Python workers on to stderr: keeps it until `open` is called, then at once.
 
-    It leaves out the traceback of a worker that was idle for a minute, whose connection Spark then closed.
+    It leaves out the traceback of a worker whose connection Spark closed after an idle minute.
     """
 
     def __init__(self, source: BinaryIO) -> None:
@@ -254,7 +254,7 @@ class _StderrRelay:
                     self._kept.append(text)
 
     def open(self, *, with_beginning: bool) -> None:
-        """Keeps nothing back from now on; shows what was kept, or drops it."""
+        """Passes output on from now on; prints the output that was kept, or drops it."""
         with self._lock:
             if with_beginning:
                 _print(b"".join(self._kept or ()))
@@ -309,10 +309,10 @@ def _count_cores() -> int:
 
 
 def find_slots(spark: SparkContext, free_cores: int) -> int:
-    """Returns how many slots Spark has room for: one for each core, but for those that stay free for other jobs.
+    """Returns how many slots Spark has room for: one for each core, except `free_cores`, which stay for other jobs.
 
-    In a context that Headrace has made on one machine there are threads enough for other jobs. With dynamic allocation
-    there is room in executors that Spark has not started yet: it starts them when it has jobs that wait.
+    A context that Headrace has made on one machine has enough threads for other jobs. With dynamic allocation,
+    executors that Spark has not started yet count too: Spark starts them when jobs wait.
     """
     context: Any = spark
     conf = context.getConf()
@@ -323,7 +323,7 @@ def find_slots(spark: SparkContext, free_cores: int) -> int:
 
 
 def has_free_core(spark: SparkContext, slots: int) -> bool:
-    """True if Spark has a core more than so many slots."""
+    """True if Spark has more cores than `slots`."""
     return spark.getConf().get(SLOTS) is not None or _count_executor_cores(spark) > slots
 
 
@@ -365,7 +365,7 @@ def check_context(context: SparkContext) -> None:
 
 
 def own_session(spark: SparkSession) -> SparkSession:
-    """A session of the same Spark for our query alone: the settings of the user's stay as they are."""
+    """Returns a session of the same Spark for the query alone: the settings of the user's session stay as they are."""
     own = spark.newSession()
     for name, value in OF_THE_QUERY.items():
         own.conf.set(name, value)

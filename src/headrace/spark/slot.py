@@ -1,11 +1,12 @@
 """A slot: a process that runs tasks from batch to batch, inside a Spark task that does not end.
 
 The driver submits a Spark job with one task for every slot (`slot_pool`). That task makes a `Slot`, which connects to
-the driver and then does what it is told, in one thread: it runs batches. The thread of the endpoint receives rows of
-other slots meanwhile, another one sends heartbeats, another one delivers shares of large batches.
+the driver and runs the batches that the driver orders, in the main thread. Meanwhile the thread of the endpoint
+receives rows of other slots, another thread sends heartbeats, and others deliver shares of large batches.
 
 A slot ends when the driver tells it to, or when its connection to the driver is closed: then the driver is gone, or has
-replaced it. It then must not touch anything that its successor may use, so it ends at once, whatever it is doing.
+replaced the slot. A replaced slot must not touch anything that its successor may use, so the slot ends at once,
+whatever it is doing.
 """
 
 from __future__ import annotations
@@ -87,12 +88,12 @@ class DriverAddress:
     secret: bytes = field(repr=False)
     bind: str  # the address that slots bind to; "" is the one by which they reach the driver
     encrypts: bool  # whether frames are encrypted
-    ports: tuple[int, int] | None  # the first and the last one that slots may listen on
+    ports: tuple[int, int] | None  # the first and the last port that slots may listen on
     job: bytes = b""  # the digest of the job that the driver sends
 
 
 def digest_of_job(job: bytes) -> bytes:
-    """What a slot compares before it unpickles a job: whoever can change frames on their way cannot change this."""
+    """The digest that a slot compares before it unpickles a job. Spark brings it, so a changed frame is detected."""
     return sha256(job).digest()
 
 
@@ -137,7 +138,7 @@ class Slot:
         mine = address_towards(driver.host, driver.port)
         self._host = host = mine if driver.bind in WILDCARDS else driver.bind or mine
         self._last_batch: tuple[int, frozenset[int]] = 0, frozenset()  # the attempt, and the slots that take part
-        self._probes: dict[Connection, queue.SimpleQueue[str]] = {}  # answers of other slots that were asked
+        self._probes: dict[Connection, queue.SimpleQueue[str]] = {}  # the answers of slots that were probed
         ports = port_range(driver.ports)
         self._endpoint = Endpoint(
             driver.secret, self._received, self._closed,
@@ -166,7 +167,7 @@ class Slot:
             case Introduction():
                 connection.peer = f"slot {message.slot}"
             case Probe():
-                # Connecting takes time, which this thread does not have.
+                # In a thread of its own: connecting would block this one.
                 threading.Thread(
                     target=self._answer_probe, args=(connection, message), name="headrace probe", daemon=True
                 ).start()
@@ -178,7 +179,7 @@ class Slot:
                     self._exchange.abort(message.attempt)
                     self._arrived.notify_all()
             case Layout():
-                # At once: the slot may be sending to one that is gone, which would never end.
+                # At once: the main thread may be sending to a slot that is gone, which would never end.
                 self._drop_connections({peer.slot: peer for peer in message.peers})
                 self._inbox.put(message)
             case _:
@@ -217,7 +218,7 @@ class Slot:
 
     # ----------------------------------------------------------------------------------------------- in the main thread
     def serve(self) -> None:
-        """Does what the driver says until it says `Stop`."""
+        """Handles the messages of the driver until `Stop`."""
         try:
             while True:
                 message = self._inbox.get()
@@ -225,7 +226,7 @@ class Slot:
                     case Start() | CheckPeers():
                         try:
                             self._start(message) if isinstance(message, Start) else self._check_peers(message.peers)
-                        except (UnsafePathError, InvalidStateStoreError) as error:  # state.dir is not to be used here
+                        except (UnsafePathError, InvalidStateStoreError) as error:  # state.dir cannot be used here
                             raise cannot_start(error) from error
                     case Layout():
                         self._take_layout(message)
@@ -246,7 +247,8 @@ class Slot:
     def _start(self, message: Start) -> None:
         self._registration = message.registration
         threading.Thread(target=self._beat, args=(message.lease / 4,), name="headrace heartbeat", daemon=True).start()
-        # A batch makes many objects that live until its end: by default a quarter of its time is spent looking at them.
+        # A batch makes many objects that live until its end: with the default thresholds the garbage collector takes a
+        # quarter of the time.
         gc.set_threshold(100_000, 20, 20)
         if digest_of_job(message.job) != self._job_digest:
             raise StreamsError("the job that arrived is not the one that the driver has announced: is it another's?")
@@ -256,7 +258,7 @@ class Slot:
         self._keeper = LocalStateKeeper(self._runner.standbys, self._runner.copies, delay, self._tell_copies)
         self._timeout = limit_calls(job, self._give_up)
         gc.collect()
-        gc.freeze()  # what is there now stays
+        gc.freeze()  # these objects live as long as the slot
         self._check_peers(message.peers)
 
     def _check_peers(self, peers: Iterable[Peer]) -> None:
@@ -288,7 +290,7 @@ class Slot:
             connection.close()
 
     def _tell_copies(self, numbers: Mapping[TaskId, int]) -> None:
-        with suppress(ConnectionError):  # the endpoint's thread ends the process
+        with suppress(ConnectionError):  # the driver is gone: the endpoint's thread ends the process
             copies = [(task.subtopology, task.partition, number) for task, number in numbers.items()]
             self._driver.send(encode_message(LocalState(copies)))
 
@@ -344,9 +346,9 @@ class Slot:
                 took.append(1000 * (time.perf_counter() - ready))
         except PeerLostError as error:
             self._send(BatchBroken(batch.attempt, str(error), error.slot))
-        except StreamsError as error:  # one that may pass: others are among the messages
+        except StreamsError as error:  # a retriable one: others are among the messages
             self._send(BatchBroken(batch.attempt, str(error), None))
-        except Exception:  # noqa: BLE001 - the driver says so
+        except Exception:  # noqa: BLE001 - the driver logs it
             self._send(BatchBroken(batch.attempt, traceback.format_exc(), None))
         else:
             self._send(BatchDone(batch.attempt, results, took, waited))
@@ -355,7 +357,7 @@ class Slot:
         self._send(AtRecord(attempt, place))
 
     def _give_up(self, place: Place, reason: str) -> None:
-        """A function of the user does not come back: the driver is told, and the slot ends."""
+        """Tells the driver which call of a user's function does not return, and ends the slot."""
         with suppress(ConnectionError):
             self._driver.send(encode_message(AtRecord(self._last_batch[0], place, reason)))
         os._exit(1)
@@ -370,7 +372,7 @@ class Slot:
     def _send_rows(
         self, batch: RunBatch, level: int, messages: Iterable[tuple[int, bytes]], results: list[bytes]
     ) -> None:
-        """Sends what a level gave: rows to the slots of their tasks, everything else to the driver at the end."""
+        """Sends the rows of a level to the slots of their tasks; adds all other messages to `results`."""
         by_slot, others = wire_format.split_results(messages, batch.slots)
         results += others
         if level + 1 == len(batch.levels):

@@ -1,11 +1,11 @@
-"""What the driver and the slots say to each other, over the connections of `transport`.
+"""The messages between the driver and the slots, over the connections of `transport`.
 
     driver ─▶ slot   Start, CheckPeers, Layout, RunBatch, AbortBatch, Committed, DeliverShare, Stop
     slot ─▶ driver   Hello, LocalState, Unreachable, Heartbeat, BatchDone, BatchBroken, AtRecord, ShareDelivered
     slot ─▶ slot     Introduction, Probe, ProbeAnswer, SlotRows
 
-Every message is an array in MessagePack: its name, then its fields. What tasks say (orders, rows, receipts) is inside,
-packed by `wire_format`, and is not decoded on the way.
+Every message is an array in MessagePack: its name, then its fields. Orders, rows and receipts of tasks are fields that
+`wire_format` has encoded; they are not decoded on the way.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from headrace.runtime.failures import Place
 
 
 class Message(msgspec.Struct, array_like=True, tag=True):
-    """What all messages are."""
+    """The base of all messages."""
 
 
 # ------------------------------------------------------------------------------------------------------ driver to slot
@@ -42,7 +42,7 @@ class Start(Message):
 
 
 class CheckPeers(Message):
-    """Some of the slots that were named before are gone: the slot checks whether it reaches those that there are."""
+    """Some of the slots that were named before are gone: the slot checks whether it reaches the slots in `peers`."""
 
     peers: list[Peer]
 
@@ -66,7 +66,7 @@ class RunBatch(Message):
     slots: list[int]
     levels: list[bytes]
     is_watched: bool = False  # the slot says `AtRecord` before every call of a node with functions of the user
-    suspects: list[tuple[Place, str]] = []  # where a process has ended: these records fail, with that reason
+    suspects: list[tuple[Place, str]] = []  # calls that have ended a process: these records fail, with this reason
 
 
 class AbortBatch(Message):
@@ -82,7 +82,7 @@ class Committed(Message):
 
 
 class DeliverShare(Message):
-    """Has a share of a batch delivered: a `wire_format.ShareOrder`."""
+    """Has the slot deliver a share of a batch: a `wire_format.ShareOrder` or `wire_format.SinkOrder`."""
 
     round: int
     order: bytes
@@ -113,7 +113,7 @@ class LocalState(Message):
 
 
 class Unreachable(Message):
-    """The slot and another one, of that registration, do not reach each other; `reason` names their addresses."""
+    """The slot and the slot of `registration` do not reach each other; `reason` names their addresses."""
 
     registration: int
     reason: str
@@ -124,7 +124,7 @@ class Heartbeat(Message):
 
 
 class BatchDone(Message):
-    """The slot has run all levels. `messages` are receipts and what was counted; `levels` the ms that each one took."""
+    """The slot has run all levels. `messages` are all results but rows; `levels` are the ms that each level took."""
 
     attempt: int
     messages: list[bytes]
@@ -141,9 +141,9 @@ class BatchBroken(Message):
 
 
 class AtRecord(Message):
-    """The slot is about to call a node with a record. If the slot is lost now, that was the reason.
+    """The slot is about to call a node with a record. If the slot is lost now, the call is the suspect.
 
-    With a `reason` it ends itself, because the call cannot be interrupted.
+    With a `reason` the slot ends itself, because the call cannot be interrupted.
     """
 
     attempt: int
@@ -152,7 +152,7 @@ class AtRecord(Message):
 
 
 class ShareDelivered(Message):
-    """A `wire_format.ShareDone` or `wire_format.Failed`, or the reason why it can be tried again."""
+    """A `wire_format.ShareDone`, `SinkDone` or `Failed`; or the `reason` of a failure that can be tried again."""
 
     round: int
     share: int

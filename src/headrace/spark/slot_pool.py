@@ -106,7 +106,7 @@ class SlotPool:
             self._changed.notify_all()
 
     def await_layout(self, tasks: list[TaskId], over: Callable[[], bool]) -> dict[TaskId, int] | None:
-        """Returns which slot runs which task in the next batch; waits for slots that are expected. None when over.
+        """Returns which slot runs which task in the next batch; waits for expected slots. None when `over()` is true.
 
         Raises an error if slots cannot reach the driver, or each other, when the application starts.
         """
@@ -121,7 +121,7 @@ class SlotPool:
         return None
 
     def _is_settled(self, live: Mapping[int, Registration]) -> bool:
-        """Whether to begin with the slots that are there."""
+        """Whether the next batch can begin with the live slots, without waiting for others."""
         now = time.monotonic()
         if not live:
             return False
@@ -149,7 +149,7 @@ class SlotPool:
         return placement.places
 
     def commit(self, number: int) -> None:
-        """A batch is committed: the slots bring their standbys to it."""
+        """Tells the slots that a batch is committed: they bring their standbys to it."""
         self._committed = number
         with self._changed:
             self.registry.reach_all()
@@ -193,7 +193,7 @@ class SlotPool:
 
     @property
     def traffic(self) -> Traffic:
-        """What the driver and its slots have told each other so far."""
+        """The frames and bytes between the driver and its slots so far."""
         return Traffic(*self._endpoint.traffic.total)
 
     def is_live(self, registration: int) -> bool:
@@ -201,7 +201,7 @@ class SlotPool:
 
     # --------------------------------------------------------------------------------------------------------- messages
     def send(self, registration: int, message: ToSlot) -> None:
-        """Sends a message; to a slot that is gone it sends nothing, and its loss is reported."""
+        """Sends a message to a slot; does nothing if the slot is gone, because its loss is reported separately."""
         connection = self._connections.get(registration)
         if connection is not None:
             with suppress(ConnectionError):
@@ -214,7 +214,7 @@ class SlotPool:
             return
         registration = connection.peer
         if not isinstance(registration, Registration) or not self.is_live(registration.number):
-            return  # it was replaced
+            return  # the slot was replaced
         self.registry.heard(registration.number, now)
         if isinstance(message, LocalState):
             with self._changed:
@@ -258,8 +258,8 @@ class SlotPool:
         ]
 
     def _reject(self, registration: Registration, message: Unreachable) -> None:
-        """A new slot, which waits for its tasks, and another one do not reach each other."""
-        if not self.is_live(message.registration):  # that one is gone
+        """Replaces a new slot that does not reach another slot; fails the start if there is no layout yet."""
+        if not self.is_live(message.registration):  # the other slot is gone
             self.send(registration.number, CheckPeers(self._peers_of(registration.slot)))
             return
         with self._changed:
@@ -274,7 +274,7 @@ class SlotPool:
         self._replace(registration)
 
     def replace_unreached(self, reporter: int, peer: int, attempt: int) -> None:
-        """A slot could not send rows to another one. If that happens in two attempts in a row, one is replaced."""
+        """Records that a slot could not send rows to another; after two attempts in a row, replaces one of the two."""
         with self._changed:
             lost = self.registry.fail_to_reach(reporter, peer, attempt)
         if lost is not None:
@@ -349,7 +349,7 @@ class SlotPool:
             self._changed.notify_all()
 
     def _note_end(self, slot: int, error: str) -> None:
-        """The job of a slot has failed, for the fourth time: before any slot has been there, the start has failed."""
+        """Logs why the job of a slot has failed, after all attempts. Fails the start if no slot was ever ready."""
         found = re.search(rf"{CANNOT_START}.*", error)
         reason = found[0].strip() if found else error.partition("\n")[0]
         if "No module named 'headrace'" in error:

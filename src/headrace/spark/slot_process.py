@@ -238,7 +238,7 @@ def _receive_exactly(connection: socket.socket, size: int) -> bytearray:
 
 
 def prepare_log() -> None:
-    """Gives the log lines of this process times and levels, and leaves what is said about clusters to the driver."""
+    """Gives the log lines of this process times and levels, and leaves warnings about Kafka clusters to the driver."""
     log_to_stderr()
     leave_to_driver()
 
@@ -247,7 +247,7 @@ def prepare_log() -> None:
 def outlive_sigterm() -> None:
     """Keeps SIGTERM from ending this process: service managers send it to all processes, and the driver ends slots.
 
-    It is handled, not ignored or blocked, because programs that a slot starts would inherit that.
+    The signal is handled: if it were ignored or blocked, programs that a slot starts would inherit that.
     """
     signal.signal(signal.SIGTERM, lambda number, frame: None)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})

@@ -64,11 +64,13 @@ class SlotRegistry:
         self.lease = lease
         self._slots: dict[int, _Slot] = {}
         self._last_number = 0
-        self._failures: dict[frozenset[int], set[int]] = {}  # attempts in a row in which two slots were out of reach
+        self._failures: dict[
+            frozenset[int], set[int]
+        ] = {}  # by pair of slots: attempts in which they did not reach each other
 
     # --------------------------------------------------------------------------------------------------- what is wanted
     def want(self, count: int) -> None:
-        """Sets the number of slots. Those with the highest numbers are no longer wanted if there are more."""
+        """Sets the number of slots. If there are more, the slots with the highest numbers are no longer wanted."""
         for slot in range(count):
             self._slots.setdefault(slot, _Slot()).is_wanted = True
         for slot, state in self._slots.items():
@@ -86,7 +88,7 @@ class SlotRegistry:
 
     # ----------------------------------------------------------------------------------------------------- what happens
     def register(self, slot: int, host: str, port: int, process: int, now: float) -> Registration | None:
-        """A process serves the slot from now on; None if it is not wanted, and has to end."""
+        """Registers the process that serves a slot from now on; None if the slot is not wanted, and it has to end."""
         state = self._slots.get(slot)
         if state is None or not state.is_wanted:
             return None
@@ -98,19 +100,19 @@ class SlotRegistry:
         return state.registration
 
     def make_ready(self, number: int) -> None:
-        """The process of a registration has loaded the application, and can run tasks."""
+        """Marks a registration as ready: its process has loaded the application, and can run tasks."""
         for state in self._slots.values():
             if _has(state, number):
                 state.is_ready = True
 
     def heard(self, number: int, now: float) -> None:
-        """A heartbeat, or any other message, of a registration; an old one changes nothing."""
+        """Renews the lease of a registration, at a heartbeat or any other message; ignores replaced registrations."""
         for state in self._slots.values():
             if _has(state, number):
                 state.heard_at = now
 
     def lose(self, number: int, now: float) -> Registration | None:
-        """The process of a registration is gone, or counts as gone; None if it was replaced before."""
+        """Removes and returns a registration whose process is gone or counts as gone; None if it was replaced."""
         for state in self._slots.values():
             registration = state.registration
             if registration is not None and registration.number == number:
@@ -125,7 +127,7 @@ class SlotRegistry:
         return [registration for state, registration in live if now - state.heard_at > self.lease]
 
     def end_job(self, slot: int, now: float) -> None:
-        """The Spark job of a slot has ended. A slot that is still wanted is due again after a backoff."""
+        """Records that the Spark job of a slot has ended. A slot that is still wanted is due again after a backoff."""
         state = self._slots[slot]
         state.has_job, state.registration = False, None
         backoff = min(FIRST_BACKOFF * 2**state.losses, LONGEST_BACKOFF) if state.losses else FIRST_BACKOFF
@@ -133,13 +135,12 @@ class SlotRegistry:
         if not state.is_wanted:
             del self._slots[slot]
 
-    # ---------------------------------------------------------------------------------------------------- what there is
     # -------------------------------------------------------------------------------------------- slots out of reach
     def fail_to_reach(self, number: int, peer: int, attempt: int) -> Registration | None:
-        """A registration could not reach another slot in an attempt. Returns the slot to replace, if there is one.
+        """Records that a registration could not reach another slot in an attempt. Returns the slot to replace, if any.
 
-        After two such attempts in a row one of the two is replaced: the one that is cut off from more slots, or the one
-        that was not reached.
+        After two such attempts in a row one of the two is replaced: the slot that is cut off from more slots or, if
+        they are equal, the slot that was not reached.
         """
         reporter = next((slot for slot, state in self._slots.items() if _has(state, number)), None)
         other = self.registered(peer)
@@ -158,9 +159,10 @@ class SlotRegistry:
         self._failures = {pair: attempts for pair, attempts in self._failures.items() if slot not in pair}
 
     def reach_all(self) -> None:
-        """A batch has run in all slots, so they reach each other."""
+        """Forgets all failures: a batch has run in all slots, so they reach each other."""
         self._failures.clear()
 
+    # ---------------------------------------------------------------------------------------------------- what there is
     @property
     def live(self) -> dict[int, Registration]:
         """The slots that are wanted, and ready to run tasks."""
@@ -182,7 +184,7 @@ class SlotRegistry:
 
     @property
     def waiting(self) -> list[int]:
-        """Wanted slots that no process serves yet, or none that is ready."""
+        """Wanted slots that no process serves yet, or whose process is not ready."""
         return [
             slot
             for slot, state in self._slots.items()

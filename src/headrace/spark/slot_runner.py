@@ -76,7 +76,7 @@ def make_handler(job: str) -> Handler:
 
 
 def limit_calls(job: Job, give_up: Callable[[Place, str], None]) -> CallTimeout | None:
-    """Interrupts functions of the user that take longer than the settings allow, until it is closed."""
+    """Starts interrupting functions of the user that take longer than `max.record.processing.ms`, if it is set."""
     limit = job.config.max_record_processing_ms
     return CallTimeout(limit / 1000, give_up) if limit else None
 
@@ -339,7 +339,7 @@ class SlotRunner:
         return TaskEnvironment(self.job.config, {})
 
     def on_result(self, task: Task, receipt: Receipt, result: Result) -> None:
-        """Is called when a task has run."""
+        """Called when a task has run."""
 
     def read_input(self, range_: wire_format.Range) -> tuple[TopicPartition, Input]:
         """Reads a range of the log, and counts what is read."""

@@ -25,7 +25,7 @@ from headrace.model.threads import SYSTEM_THREADS, Threads
 
 _log = logging.getLogger(__name__)
 PACE = 0.5  # seconds from one look at the checkpoint to the next: one commit to a standby then spans several batches
-CLEANING = 60.0  # seconds between two looks for copies that are not used any more, or less if these are kept for less
+CLEANING = 60.0  # seconds between two looks for unused copies; fewer if unused copies are kept for less time
 
 
 class Standbys:
@@ -37,7 +37,7 @@ class Standbys:
         self._changed = threads.condition()
         self._tasks: frozenset[TaskId] = frozenset()
         self._dropped: set[TaskId] = set()  # standbys whose copies are still held
-        self._current: TaskId | None = None  # that `follow` works on
+        self._current: TaskId | None = None  # the task whose copy `follow` works on
         self._numbers: dict[TaskId, int] = {}  # the last batch of every standby
 
     @property
@@ -52,7 +52,7 @@ class Standbys:
             self._numbers = {task: number for task, number in self._numbers.items() if task in self._tasks}
 
     def take(self, tasks: Iterable[TaskId]) -> None:
-        """Stops following tasks that this slot runs from now on: their copies are the slot's to write."""
+        """Stops following tasks that this slot runs from now on: the running tasks write to their copies."""
         taken = frozenset(tasks)
         with self._changed:
             self._tasks -= taken
@@ -60,10 +60,10 @@ class Standbys:
             self._changed.wait_for(lambda: self._current not in taken)
 
     def follow(self, number: int) -> dict[TaskId, int]:
-        """Brings all standbys to what the checkpoint has after a batch; returns the last batch of each.
+        """Brings all standbys to the state after a batch; returns the last batch of each.
 
-        The files of a batch may be gone, if later ones have replaced them: the standby then stays where it is until the
-        next call.
+        The files of a batch may be gone, if later files have replaced them: the standby then stays where it is until
+        the next call.
         """
         self.release_dropped()
         if self._tasks and number >= 0:
@@ -85,7 +85,7 @@ class Standbys:
                 if manifest.is_full:
                     ledger = Ledger()
                 ledger.apply(manifest, digest)
-        except (CheckpointCorruptedError, CheckpointMismatchError):  # those in between are deleted, or there were none
+        except (CheckpointCorruptedError, CheckpointMismatchError):  # manifests were deleted, or none is applied yet
             ledger = read_ledger(self._storage, number)
         ledger.forget_outboxes(ledger.number)
         ledger.needed_files(1)  # forgets what only a cleaner needs
@@ -99,7 +99,7 @@ class Standbys:
             copy = self._copies.open(task)
             restored = restore(copy, head.version, lambda: head.chain, lambda ref: read_delta(self._storage, task, ref))
             if restored.how != READY:
-                copy.open()  # it forgets the entries that it keeps in memory for the next commit
+                copy.open()  # clears the engine's cache of recent entries, to save memory
             with self._changed:
                 self._numbers[task] = head.version.number
         finally:
@@ -150,7 +150,7 @@ class LocalStateKeeper:
         self._thread = threads.start("headrace local state", self._run)
 
     def commit(self, number: int) -> None:
-        """A batch was committed, or other standbys were assigned: they are brought to that batch."""
+        """Has the standbys follow a committed batch. Also called after other standbys were assigned."""
         with self._changed:
             self._committed, self._is_due = number, True
             self._changed.notify_all()
@@ -167,7 +167,7 @@ class LocalStateKeeper:
         while True:
             with self._changed:
                 self._changed.wait_for(lambda: self._is_over or self._is_due, max(0.0, clean_at - self._seconds()))
-                # The next batches come along, and slots that were assigned tasks claim their copies first.
+                # This wait collects further batches, and slots that were assigned tasks claim their copies first.
                 if self._changed.wait_for(lambda: self._is_over, PACE):
                     return
                 number, is_due, self._is_due = self._committed, self._is_due, False

@@ -149,7 +149,7 @@ def parse_start(given: str | int | datetime | timedelta) -> SourceStart:
 
 
 def check_starts(starts: Mapping[str, SourceStart], topics: Collection[str], of_globals: Collection[str]) -> None:
-    """Raises an error for starts of topics that the application does not read, or that always begin at the first."""
+    """Raises an error for starts of topics that the application does not read, or reads as a whole (global tables)."""
     for topic in sorted(starts.keys() - {ALL_SOURCES}):
         if topic not in topics:
             listed = ", ".join(sorted(set(topics) - set(of_globals)))

@@ -1,7 +1,7 @@
 """Connections between the driver and the slots, and between slots: frames of bytes over TCP, both ends authenticated.
 
     endpoint = Endpoint(secret, received, closed)      # one thread; calls `received(connection, frame)`
-    connection = endpoint.connect(host, port)          # or the other end connects to `endpoint.address`
+    connection = endpoint.connect(host, port)          # or the other end connects to `endpoint.port`
     connection.send(b"...")                            # from any thread
 
     | length u64, big-endian | bytes |      with `encrypts`: the bytes are sealed by AES-256-GCM
@@ -43,7 +43,7 @@ _NONCE, _PROOF = 32, 32
 _HANDSHAKE_SECONDS = 5.0
 _UNANSWERED = 5  # seconds without an acknowledgement of the other host after which a connection is closed
 _READ = 1 << 20
-MAX_FRAME = 1 << 31  # a longer one is not ours
+MAX_FRAME = 1 << 31  # bytes; a longer frame does not come from Headrace
 Frame = bytes | bytearray
 
 
@@ -110,7 +110,7 @@ class Connection:
         self._large: bytearray | None = None  # a frame of which `_done` bytes have arrived
         self._done = 0
         self._is_closed = False
-        self.peer: object = None  # whatever the owner of the endpoint knows the other end by
+        self.peer: object = None  # set by the owner of the endpoint, to identify the other end
 
     def send(self, *parts: bytes) -> None:
         """Sends one frame; it consists of the parts, joined."""
@@ -211,7 +211,7 @@ class Endpoint:
         name: str = "headrace endpoint",
     ) -> None:
         if encrypts:
-            _make_aes(bytes(32))  # raises an error if that is not possible here
+            _make_aes(bytes(32))  # raises an error if the package is missing
         self._encrypts = encrypts
         self._secret, self._received, self._closed = secret, received, closed
         self.traffic = TrafficCounter()
@@ -228,7 +228,7 @@ class Endpoint:
         self._thread.start()
 
     def connect(self, host: str, port: int, timeout: float = _HANDSHAKE_SECONDS) -> Connection:
-        """Opens a connection. Raises ConnectionError if nobody answers there, or somebody without the secret."""
+        """Opens a connection. Raises ConnectionError if the other end does not answer, or does not know the secret."""
         try:
             channel = socket.create_connection((host, port), timeout)
         except OSError as error:

@@ -27,7 +27,7 @@ RecordBatch = Any  # of pyarrow, which has no types
 class Range(NamedTuple):
     """A range of one partition of the log; `more` says that the log has further records.
 
-    Retention removed `lost` offsets before the range before a task could read them.
+    `lost` is the number of offsets before the range that retention removed before a task could read them.
     """
 
     topic: str
@@ -58,7 +58,7 @@ class Orders(NamedTuple):
     clock: int
     orders: list[Order]
     globals: tuple[int, str] | None  # the version of the global stores that all tasks see
-    stream_time: int  # that all tasks see; -1 if each task has its own
+    stream_time: int  # the stream time that all tasks see; -1 if each task has its own
 
 
 class Rows(NamedTuple):
@@ -108,7 +108,7 @@ class ShareOrder(NamedTuple):
     share: int
     shares: int
     owner: str
-    producer: str  # that delivered this share of the batch before
+    producer: str  # the producer that delivered this share of the previous batch
 
 
 class ShareDone(NamedTuple):
@@ -120,9 +120,9 @@ class ShareDone(NamedTuple):
 
 
 class SinkOrder(NamedTuple):
-    """Parts of a batch that a process writes to a sink. `share` says which of the processes it is.
+    """Parts of a batch that a process writes to a sink. `share` is the number of the process.
 
-    `given` is what the sink's writer in the driver has returned for all of them.
+    `given` is what the sink's writer in the driver has returned for all processes.
     """
 
     sink: str
@@ -191,7 +191,7 @@ def is_orders(raw: bytes) -> bool:
 
 
 def level_of(raw: bytes) -> int | None:
-    """Returns the level of orders or rows, None for other messages: it follows the kind and the header of the array.
+    """Returns the level of orders or rows: the byte after the kind and the array's header. None for other messages.
 
     >>> level_of(encode(Rows(2, 0, 0, "a", b"")))
     2
@@ -202,7 +202,7 @@ def level_of(raw: bytes) -> int | None:
 def split_results(
     messages: Iterable[tuple[int, bytes]], slots: Iterable[int]
 ) -> tuple[dict[int, list[tuple[int, bytes]]], list[bytes]]:
-    """Splits what a level gave: rows for the tasks of each slot, with their levels, and everything else.
+    """Splits the messages of a level: rows for the tasks of each slot, with their levels, and all other messages.
 
     >>> rows = encode(Rows(1, 0, 0, "a", b""))
     >>> split_results([(0, b"C"), (1, rows)], [0, 1]) == ({0: [], 1: [(1, rows)]}, [b"C"])

@@ -1,6 +1,7 @@
 """Buffers of records that wait: unmatched records of outer joins, joins with grace, and suppressed updates.
 
-Each buffer is a table of bytes, ordered by time, so that it survives a restart like any other state.
+Each buffer is a table of bytes, ordered by time, so that it survives a restart like any other state. The `place` of a
+record is its key in this table.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ class UnmatchedBuffer:
 
     | time, sign flipped u64 | side: 0 right, 1 left | key |  →  values of that key, side and time
 
-    A new record goes into the table at the end of the batch: many have found a partner, or have been emitted, by then.
+    New records stay in memory until the batch ends: many find a partner or are emitted before then, and need no write.
     """
 
     def __init__(self, table: Table, key: Serde, left: Serde, right: Serde) -> None:
@@ -49,7 +50,7 @@ class UnmatchedBuffer:
         self._keeps = tuple(key.immutable and value.immutable for value in self.values)
         self._encode_key, self._encode_value = key.encode, tuple(value.encode for value in self.values)
         self._new: dict[bytes, Unmatched] = {}  # place → the only value there, not in the table yet
-        self._decoded: dict[bytes, tuple[bytes, Unmatched]] = {}  # place → what the table has, and what that is
+        self._decoded: dict[bytes, tuple[bytes, Unmatched]] = {}  # place → its bytes in the table, the decoded record
 
     @staticmethod
     def key_of(place: bytes) -> bytes:
@@ -150,7 +151,7 @@ class GraceBuffer:
         self.table.put(place, pack_record((self.value.encode(value),), timestamp, headers, metadata))
 
     def take_until(self, time: int) -> Iterator[Waiting]:
-        """Takes the records up to that time, oldest first."""
+        """Removes the records up to `time` and yields them, oldest first."""
         for place, raw in self.table.scan(high=time_bytes(time + 1)):
             (value,), timestamp, headers, metadata = unpack_record(raw)
             self.table.put(place, None)
@@ -171,7 +172,7 @@ class Suppressed(NamedTuple):
 
 
 class SuppressBuffer:
-    """Updates that `suppress` holds back: the latest one of every key, in the order of the first one's time.
+    """Updates that `suppress` holds back: the latest update of every key, by the time of its first held-back update.
 
     | 0 | key |  →  the time that the key has in the buffer
     | 1 | time, sign flipped u64 | key |  →  the update
@@ -187,7 +188,7 @@ class SuppressBuffer:
 
     @staticmethod
     def measure(place: bytes, raw: bytes) -> tuple[int, int]:
-        """What a row adds to the count and to the size of the buffer."""
+        """The number of updates and of bytes that a row adds to the buffer."""
         return (0, 0) if place[:1] == b"\0" else (1, SuppressBuffer._size(place[9:], raw))
 
     def put(self, time: int, update: Suppressed) -> None:

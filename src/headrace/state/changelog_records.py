@@ -1,9 +1,9 @@
 """The records of a Kafka Streams changelog topic, encode beside decode, for every kind of store.
 
-key-value   | key |                              →  value; a timestamped one has the record's timestamp
-window      | key | start i64 | sequence u32 |   →  value, the same; the sequence tells duplicates apart
+key-value   | key |                              →  value; its timestamp in a timestamped store is the record's
+window      | key | start i64 | sequence u32 |   →  value, as for key-value; the sequence tells duplicates apart
 session     | key | end i64 | start i64 |        →  value
-versioned   | key |                              →  one record for every version; it begins at the record's timestamp
+versioned   | key |                              →  value of one version, which begins at the record's timestamp
 
 A record without a value deletes the entry. All numbers are big-endian.
 """
@@ -35,7 +35,7 @@ from headrace.state.values import NUMBER, NUMBER_AND_FLAG
 
 Row = tuple[bytes, bytes | None, int]  # key, value, timestamp
 Put = Callable[[bytes, bytes | None, int], object]
-Entry = tuple[bytes, bytes]  # as the engine has it, without the table's prefix
+Entry = tuple[bytes, bytes]  # key without the table's prefix, value; as the engine stores them
 _WINDOW = struct.Struct(">qI")
 _SESSION = struct.Struct(">qq")
 
@@ -92,7 +92,7 @@ def _has_duplicates(spec: StoreSpec) -> bool:
 
 
 def _latest(rows: Iterable[Row]) -> list[Row]:
-    """The last record of every key, for a store of duplicates, which cannot delete."""
+    """The last record of every key, without deletions, because a store of duplicates cannot delete."""
     found: dict[bytes, Row] = {}
     for row in rows:
         found.pop(row[0], None)
@@ -157,7 +157,7 @@ def _putting_sessions(
 
 
 class Lifetime:
-    """Whether an entry is within the retention; the store would reject an expired one too, but count it as dropped."""
+    """True for a time within the retention. The caller skips expired entries; the store would count them as dropped."""
 
     def __init__(self, retention: int) -> None:
         self._retention, self._clock = retention, -1
@@ -188,7 +188,7 @@ def rows_of(state: TaskState, name: str, clock: int) -> Iterator[Row]:
         case SessionKind():
             return _rows_of_sessions(entries, state.store(name).hidden)
         case VersionedKind():
-            # By time: the store rejects versions older than its history on arrival, even the latest value of a key.
+            # Sorted by time: a store rejects a put that is older than its history, even of the latest value of a key.
             return iter(sorted(_rows_of_versions(entries, entries_of(state, f"{name}/past")), key=itemgetter(2)))
         case BufferKind() | SubscriptionKind():
             raise unreadable(name)
@@ -228,7 +228,7 @@ def _rows_of_versions(latest: Iterator[Entry], past: Iterator[Entry]) -> Iterato
     found += [(key, _number(raw), None, raw[NUMBER.size :]) for key, raw in latest]
     found.sort(key=itemgetter(0, 1))
     for key, versions in groupby(found, key=itemgetter(0)):
-        over: int | None = None  # when the version before has ended
+        over: int | None = None  # when the previous version ended
         for _, start, end, value in versions:
             if over is not None and over != start:
                 yield key, None, over

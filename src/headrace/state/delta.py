@@ -76,7 +76,7 @@ def decode_delta(raw: bytes) -> Delta:
         end = HEADER.size + length
         version = Version(number, body[HEADER.size : end].decode())
         return Delta(version, tuple(decode_changes(body[end:])))
-    except (struct.error, UnicodeDecodeError) as error:  # its checksum is right: it was not written by encode_delta
+    except (struct.error, UnicodeDecodeError) as error:  # intact by its checksum, but not written by encode_delta
         raise StateCorruptedError(f"a delta of {len(raw)} bytes cannot be read: {error}") from error
 
 

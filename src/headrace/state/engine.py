@@ -42,14 +42,14 @@ Changes = Sequence[tuple[bytes, bytes | None]]  # sorted by key; None deletes
 
 
 class Version(NamedTuple):
-    """The number of a batch and the id of the attempt; attempts may differ, and one of them wins."""
+    """The number of a batch and the id of its attempt. The attempts of a batch may differ; one of them is accepted."""
 
     number: int
     attempt: str
 
 
 class Engine(Protocol):
-    """The committed state of one task. Keys are not empty. Scans are stable, because only `commit` changes it."""
+    """The committed state of one task. Keys are not empty. Scans are stable: only `commit` and `undo` change state."""
 
     @property
     def version(self) -> Version | None:

@@ -18,11 +18,11 @@ from headrace.state.values import Cell
 Dropped = Callable[[str, int], None]  # (reason, count)
 
 # A jump of stream time can expire everything at once. Expired entries are invisible, so their removal may take several
-# batches: each batch removes this many entries, and twice as many as it adds.
+# batches: each batch removes at most this many entries, plus two for each entry that it adds.
 AT_MOST = 10_000
 
-# With caching, Kafka Streams shows expired entries while they are in its cache. Headrace shows the last ones up to this
-# number, so that a restart makes no difference.
+# With caching, Kafka Streams shows expired entries while they are in its cache. Headrace shows this many of the entries
+# that expired last, so that a restart makes no difference.
 LINGERING = 10_000
 
 
@@ -35,7 +35,7 @@ class Timeline:
     def __init__(self, table: Table, clock: Cell, retention: int, *, lingers: bool = False) -> None:
         self.table, self.clock, self.retention = table, clock, retention
         self._held = LAST
-        self._settled = FIRST  # entries up to this time have been removed
+        self._settled = FIRST  # entries up to this time have been removed, or are in `_lingering`
         self.lingers = lingers
         self._lingering: deque[bytes] | None = deque() if lingers else None
         self.has = table.has
@@ -83,7 +83,10 @@ class Timeline:
         self._held = time
 
     def rolled_back(self) -> None:
-        """After a rollback removed entries exist again: keeps everything until the next `hold_back`."""
+        """Resets the index after a rollback, which brings removed entries back.
+
+        If an operator holds entries back, the index keeps everything until the operator calls `hold_back` again.
+        """
         self._settled = FIRST
         if self._lingering is not None:
             self._lingering.clear()
@@ -118,9 +121,9 @@ class Timeline:
 
 
 class ExpiredPuts:
-    """What a window or session store does with a put that has expired: the same as Kafka's store of this kind.
+    """Decides whether a window or session store keeps an expired put, as Kafka's store of the same kind does.
 
-    Kafka's persistent stores expire by segments, and take what falls into a segment that is still there.
+    Kafka's persistent stores expire whole segments, and accept an expired put while its segment exists.
     """
 
     def __init__(self, table: Table, times: Timeline, reason: str, dropped: Dropped, *, persistent: bool) -> None:
@@ -130,8 +133,8 @@ class ExpiredPuts:
     def keeps(self, place: bytes, value: Any, time: int) -> bool:
         """Counts an expired entry as dropped if it is too old; returns whether the table keeps it.
 
-        As in Kafka Streams, a cache keeps what its store drops. It forwards an entry once a batch, and it does
-        not forward the removal of an entry that the store does not have, so that neither is counted again.
+        As in Kafka Streams, a cache keeps the entries that its store drops. The cache forwards an entry once a batch,
+        and forwards no removal of an entry that the store does not have, so further puts and removals do not count.
         """
         segment = self._segment
         if segment is not None and time // segment >= self._times.expired // segment:

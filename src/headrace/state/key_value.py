@@ -21,7 +21,7 @@ from headrace.state.values import Cell
 
 
 class _ByKey(ABC):
-    """What the key-value store and the LRU store share: scans, and the writes that consist of others."""
+    """What the key-value store and the LRU store share: scans, and the writes that consist of `get` and `put`."""
 
     def __init__(self, name: str, table: Table, key: Serde) -> None:
         self.name, self.table = name, table
@@ -45,7 +45,7 @@ class _ByKey(ABC):
         return self._range(low, high, reverse=True)
 
     def prefix_scan(self, prefix: Any, serde: Serde | None = None) -> Iterator[tuple[Any, Any]]:
-        """The keys whose bytes begin with those of `prefix`, which the store's key serde encodes if none is given."""
+        """Entries whose key bytes begin with the bytes of `prefix`, which `serde` or the key serde encodes."""
         if prefix is None:
             refuse_null_key(self.name, "prefix_scan")
         low = (serde.encode if serde else self.key_bytes)(prefix)

@@ -7,8 +7,8 @@ are signed 64-bit numbers, big-endian, with the sign flipped so that negative on
     window        | escaped key | start |                    by key, then start
     duplicate     | escaped key | start | sequence u32 |     by key, then start, then arrival
     session       | escaped key | end | start |              by key, then end, then start
-    version       | escaped key | valid from |               by key, then age
-    by time       | time | key |                             what is oldest comes first
+    version       | escaped key | valid from |               by key, oldest version first
+    by time       | time | key |                             oldest first
     by end        | end | start | key |
     subscription  | length of the foreign key u32 | foreign key | primary key |
 """
@@ -118,5 +118,5 @@ def encode_subscription(foreign_key: bytes, primary_key: bytes) -> bytes:
 
 
 def subscription_prefix(foreign_key: bytes) -> bytes:
-    """What the subscriptions of a foreign key begin with, and no others."""
+    """The prefix that the subscriptions of a foreign key share, and no others have."""
     return LENGTH.pack(len(foreign_key)) + foreign_key

@@ -39,7 +39,7 @@ def find(bucket: bytes | None, key: bytes) -> bytes | None:
 
 
 def seek(key: bytes, *, past: bool = False) -> bytes:
-    """Where to look for a key among the entries; `past` its bucket, where a scan is to end."""
+    """The LMDB key at which a scan from `key` begins or, with `past`, a scan up to `key` ends: past its bucket."""
     if len(key) <= LONGEST:
         return key
     return bucket_of(key) + b"\x00" if past else bucket_of(key)
@@ -53,7 +53,7 @@ def opened(entry: bytes, bucket: bytes, low: bytes, high: bytes | None) -> list[
 
 
 def folded(changes: Changes, stored: Callable[[bytes], bytes | None]) -> Changes:
-    """Turns changes of keys into changes of entries; `stored` returns the current bytes of an entry."""
+    """Turns changes of keys into changes of LMDB entries; `stored` returns the current bytes of an entry."""
     if all(len(key) <= LONGEST for key, _ in changes):
         return changes
     entries = [(key, value) for key, value in changes if len(key) <= LONGEST]
@@ -72,13 +72,12 @@ def _buckets(changes: Changes, stored: Callable[[bytes], bytes | None]) -> Itera
         yield entry, encode_changes(kept) if kept else None
 
 
-FILES = ("data.mdb", "lock.mdb")  # that LMDB makes in the directory
+FILES = ("data.mdb", "lock.mdb")  # the files that LMDB creates in the directory
 FIRST_MAP = 64 * 1024 * 1024  # bytes of address space, not of disk; doubled whenever it is full
-VERSION, UNDO, BOOT = b"version", b"undo", b"boot"  # keys beside the data
+VERSION, UNDO, BOOT = b"version", b"undo", b"boot"  # keys in the database `notes`, beside `data`
 RECENT, LARGE = 200_000, 1_000  # entries cached between commits; an entry of more bytes than this is not cached
-pack = (
-    msgspec.msgpack.encode
-)  # an undo is written at every commit and hardly ever read: MessagePack takes a quarter of a delta's time
+# An undo is written at every commit and hardly ever read: MessagePack takes a quarter of the time of a delta.
+pack = msgspec.msgpack.encode
 unpack = msgspec.msgpack.Decoder(list[tuple[bytes, bytes | None]]).decode
 LENGTH = struct.Struct(">I")
 
@@ -89,9 +88,9 @@ def boot_id(source: Path = Path("/proc/sys/kernel/random/boot_id")) -> str:
 
 
 class LmdbEngine:
-    """A copy of what the checkpoint holds. It does no fsync; after a crash of the machine the copy is discarded.
+    """A local copy of the state in the checkpoint. Commits do no fsync; after a reboot the engine discards the copy.
 
-    Reads see the version of the last commit, in one read transaction that is renewed by the next one. Only one process
+    Reads see the version of the last commit, in one read transaction; each commit starts a new one. Only one process
     may write to a directory.
     """
 
@@ -170,7 +169,7 @@ class LmdbEngine:
             txn.put(VERSION, encode_version(version), db=self._notes)
 
         self._in_transaction(write)
-        self._remember(entries)  # after the write: a write into a full map is repeated
+        self._remember(entries)  # not inside `write`, which runs again if the map is full
 
     def _before(self, txn: lmdb.Transaction[bytes], entries: Changes) -> Changes:
         """The entries before this commit; those of recent commits come from the cache, which halves the time."""
@@ -308,7 +307,7 @@ class LmdbEngine:
         return (self._env.info()["last_pgno"] + 1) * self._env.stat()["psize"]
 
     def _fill_up(self) -> None:
-        """Writes the free last pages, which LMDB leaves out, so that a short file is known to be cut off."""
+        """Extends the file by the free last pages, which LMDB does not write: a shorter file is a sign of damage."""
         size = self._least_size()
         if self._file_size() < size:
             with (self.directory / "data.mdb").open("r+b") as file:
@@ -320,7 +319,7 @@ class LmdbEngine:
     def _failure(self, error: Exception) -> StreamsError:
         if isinstance(error, lmdb.DiskError):
             return InvalidStateStoreError(f"the disk of {self.directory} is full, nothing was written: make room")
-        if type(error) is lmdb.Error:  # the binding's own: an object was used that is closed
+        if type(error) is lmdb.Error:  # the binding raises the bare class for a closed object
             return InvalidStateStoreError(f"the state in {self.directory} was closed, or the iterator's batch is over")
         return self._unreadable(error)
 

@@ -1,12 +1,15 @@
-"""Migration of stored values from one form to another, under the layouts of `values`: when they are read, or all.
+"""Migration of stored values from one form to another: each value when it is read, or all values at once.
 
 A stored value does not say which form it has. So while a store has old values, a second table lists the keys whose
-values are new: `NAME/new`, and `NAME/past new` for the past of versioned stores. A value is new once it was written
-since the change. `headrace state migrate` migrates the rest, and deletes the lists.
+values are new, that is, written since the change of form: `NAME/new`, and `NAME/past new` for the past of versioned
+stores. `headrace state migrate` migrates the old values, and deletes the lists.
 
-key-value, window    | value |  or  | timestamp | value |        versioned   | timestamp | value |, in the past
-session              | value |                                               | valid to | 1 | value |
-LRU                  | number of the use | value |
+A migration changes the value and keeps the bytes before it (see `values`):
+
+    key-value, window    | value |, or | timestamp | value | if timestamped
+    session              | value |
+    LRU                  | number of the use | value |
+    versioned            | timestamp | value |, and in the past | valid to | 1 | value |
 """
 
 from __future__ import annotations
@@ -22,9 +25,9 @@ from headrace.state.values import NUMBER, NUMBER_AND_FLAG
 
 
 class ValueMigration(NamedTuple):
-    """How the values of a store get another form. `migrate` gets the store's table ("" or "past") and stored bytes."""
+    """The migration of a store's values. `migrate` takes the store's table ("" or "past") and the stored bytes."""
 
-    before: str  # the name of the serde that wrote them
+    before: str  # the name of the serde that wrote the old values
     migrate: Callable[[str, bytes], bytes]
 
 
@@ -88,14 +91,14 @@ def list_of_new(table: str, store: str) -> str:
 
 
 class MigratingReader:
-    """Reads a table with old values: it migrates those that are not listed as new.
+    """Reads a table that has old values, and migrates the values that are not listed as new.
 
-    `prefix` is that of the table, `listed` that of the list.
+    `prefix` is the prefix of the table, `listed` the prefix of the list.
     """
 
     def __init__(self, engine: Engine, prefix: bytes, listed: bytes, migrate: Callable[[bytes], bytes]) -> None:
         self._engine, self._prefix, self._listed, self._migrate = engine, prefix, listed, migrate
-        self.prefix = listed  # as a holder of changes
+        self.prefix = listed  # `TaskState` sorts the changes of the list by it
 
     def get(self, key: bytes) -> bytes | None:
         raw = self._engine.get(key)
@@ -108,9 +111,9 @@ class MigratingReader:
     def _is_new(self, key: bytes) -> bool:
         return self._engine.get(self._listed + key[len(self._prefix) :]) is not None
 
-    # ------------------------------------------------------------------------------ the list, as a holder of changes
+    # ------------------------------------------------------------------------------------------ changes of the list
     def list_changes(self, changes: Sequence[tuple[bytes, bytes | None]]) -> list[tuple[bytes, bytes | None]]:
-        """Returns the changes of the list that belong to those of the table: what is written is new."""
+        """Returns the changes of the list for changes of the table: a written key is listed, a deleted key is not."""
         found: list[tuple[bytes, bytes | None]] = []
         for key, value in changes:
             if (value is not None) != self._is_new(key):

@@ -1,9 +1,10 @@
 """Read-only views of stores: of the parts that all tasks hold, or of a global store that another processor fills.
 
-The read-only protocols in protocols.py declare the methods of a view. The view answers each of them from the stores of
-the tasks, of which a topology may partition some in its own way:
+The read-only protocols in protocols.py declare the methods of a view. The view answers them from the stores of the
+tasks:
 
-    a method of one key        asks the task at the key's partition first, then the others, until one has an answer
+    a method of one key        asks the task at the key's partition first, then the others, until one has an answer:
+                               a topology may partition in its own way
     a method of many keys      merges the sorted entries of all tasks; `reverse_…` and `backward_…` sort descending
     approximate_size           adds the sizes
 
@@ -65,11 +66,11 @@ class StoreView:
 
     def __getattr__(self, method: str) -> NoReturn:
         methods = ", ".join(name for name in sorted(vars(type(self))) if not name.startswith("_"))
-        name = vars(self).get("name")  # missing in a copy that is not filled yet
+        name = vars(self).get("name")  # missing while `copy` or `pickle` fills a new object
         raise AttributeError(f"store {name!r} has no {method!r} (it has: {methods})")
 
     def read_key(self, method: str, key: Any, *arguments: Any, **options: Any) -> Any:
-        """Return the first answer of a task that is a value or has entries."""
+        """Ask the tasks in turn; return the first answer that is a value, or an iterator with entries."""
         found: Any = None
         for store in self._order_stores(key):
             # A read through a view is not a use: it must not change which key an LRU store evicts next.

@@ -1,7 +1,7 @@
 """Which key a row of state belongs to, for every table of every kind of store.
 
-A task that is divided hands each row to the task that has its key. The tables of a store have different layouts
-(`keys`, `buffer`); `tables_of` names them, and reads the bytes of the key out of a row's place.
+When a task is divided, each row goes to the new task of its key. The tables of a store have different layouts (`keys`,
+`buffer`). `tables_of` returns, for every table, the function that reads the key from a row's place in the table.
 
     store kind         table        place                                 key
     key-value, LRU     NAME         | key |                               all of it
@@ -40,7 +40,7 @@ Buffer = type[UnmatchedBuffer] | type[GraceBuffer] | type[SuppressBuffer]
 
 
 def tables_of(name: str, kind: Kind, buffer: Buffer | None = None) -> dict[str, KeyOf]:
-    r"""Returns the tables of a store by name. `buffer` is the layout of a store of the kind `BufferKind`.
+    r"""Returns the tables of a store: name → function that reads a row's key. A store of `BufferKind` needs `buffer`.
 
     >>> tables = tables_of("visits", WindowKind(retention=60_000, window_size=1_000))
     >>> tables["visits"](b"alice\x00\x01" + bytes(8)), tables["visits/times"](bytes(8) + b"alice")

@@ -147,7 +147,7 @@ class Sessions:
         return None if self._times.was_hidden(decode_session(place)[2]) else self.table.committed(place)
 
     def by_end(self, first: int, last: int) -> Iterator[tuple[Windowed, Any]]:
-        """The sessions that end from `first` to `last`, by end, start and key, and expired ones that are held back."""
+        """The sessions that end from `first` to `last`, held-back expired ones too; ordered by end, start and key."""
         noted = (decode_by_end(place) for place in self._times.between(first, last))
         found = ((key, start, end, self.table.get(encode_session(key, start, end))) for key, start, end in noted)
         return ((self._windowed(key, start, end), value) for key, start, end, value in found if value is not None)

@@ -102,8 +102,8 @@ class StoreSpec(Generic[Store_co]):
     persistent: bool | None = True
     logging: bool = True
     caching: bool = False
-    by_key: bool = False  # of a processor's store: the task of a row is that of its key
-    record_key: Callable[[Any], Any] | None = None  # from a key of the store to that of the records; None: the same
+    by_key: bool = False  # a processor's store: each row belongs to the task of its key
+    record_key: Callable[[Any], Any] | None = None  # maps a key of the store to the records' key; None: they are equal
     migrate: Callable[[Any], Any] | None = None
     migrate_from: Serde[Any] | None = None
     has_old_values: bool = False  # the checkpoint may have values of `migrate_from`: they are migrated when read
@@ -123,8 +123,8 @@ class StoreSpec(Generic[Store_co]):
     def partitioned_by_key(self, record_key: Callable[[Any], Any] | None = None) -> Self:
         """The same store, declared to have only keys that belong to the records that its task reads.
 
-        Then the state can be divided among another number of tasks, by the hash of the keys. `record_key` makes the key
-        of a record of a key of the store; without it both are the same. Stores of the DSL need no declaration: their
+        Then the state can be divided among another number of tasks, by the hash of the keys. `record_key` maps a key of
+        the store to the key of its records; without it, the two are equal. Stores of the DSL need no declaration: their
         keys are those of the records.
 
         >>> Stores.key_value("totals").partitioned_by_key().by_key

@@ -35,12 +35,12 @@ class Table:
     in place. With `hold`, the table keeps the object until the batch ends, and the caller must not change it.
     """
 
-    # These run millions of times a batch: they are closures over plain dicts, made once, and `put` of a kept object is
-    # the dict's own method. Only `scan` sorts.
+    # These run millions of times a batch, so they are closures over plain dicts, made once. `put` of a table that keeps
+    # objects is the dict's own method. Only `scan` sorts.
     get: Callable[[bytes], Any]
     put: Callable[[bytes, Any], None]
-    put_kept: Callable[[bytes, Any], None]  # of a value as the table keeps it: the object if shared, else encoded
-    recent: Callable[[bytes, Any], Any]  # the value that this batch put, else the second argument; saves `get` a call
+    put_kept: Callable[[bytes, Any], None]  # puts a value in the form that the table keeps: shared object, or bytes
+    recent: Callable[[bytes, Any], Any]  # the value that this batch put, else the second argument; see `has_recent`
 
     def __init__(
         self,
@@ -57,7 +57,7 @@ class Table:
         self.share, self._hold, self._remembered = share, hold and not share, remembered
         self._changed: dict[bytes, Any] = {}  # by this batch: objects if they are shared or held, else bytes
         self._clean: dict[bytes, Any] = {}  # as committed: objects if they are shared, else bytes; None if absent
-        self._older: dict[bytes, Any] = {}  # the generation of `_clean` before
+        self._older: dict[bytes, Any] = {}  # the generation before `_clean`
         self._last: Any = None  # the last key that is stored, or NOTHING; None: not looked for yet
         self._order: OrderedKeys | None = None  # the changed keys, from the first scan of a batch on
         if share:
@@ -71,7 +71,7 @@ class Table:
         self.recent = self._changed.get if self.has_recent else nothing_at_hand
 
     def observe(self, seen: Callable[[Literal["read", "write"], bytes, Any], None]) -> None:
-        """Calls a function at every read and write from now on. Stores and operators must not be open on it yet."""
+        """Calls `seen` at every read and write. Call this before stores and operators take the table's methods."""
         get, put, put_kept, recent, scan = self.get, self.put, self.put_kept, self.recent, self.scan
 
         def observed_get(key: bytes) -> Any:
@@ -169,7 +169,7 @@ class Table:
         return held
 
     def _read(self, key: bytes) -> Any:
-        """From the engine."""
+        """Reads the committed value of a key from the engine."""
         if self.is_beyond(key):
             return None
         raw = self._engine.get(self.prefix + key)
@@ -217,7 +217,7 @@ class Table:
         elif len(order) < len(changed):
             # A dict keeps insertion order and nothing is removed from this one, so the new keys are the last ones.
             new = len(changed) - len(order)
-            if new == 1:  # a put and a scan in turn, as joins do: half the time of an update
+            if new == 1:  # joins put and scan in turn: `add` takes half the time of `update`
                 order.add(next(reversed(changed)))
             else:
                 order.update(islice(reversed(changed), new))

@@ -40,7 +40,7 @@ Observe = Callable[[str, Literal["read", "write"], bytes, Any], None]  # (table,
 
 
 class Settings(NamedTuple):
-    """What a spec may leave open."""
+    """Defaults for what a spec leaves open, and the callbacks of the stores."""
 
     key: Serde
     value: Serde
@@ -55,16 +55,16 @@ def nothing() -> None:
 
 
 class OpenStore(NamedTuple):
-    """A store, and what it wants to do when a batch ends."""
+    """A store, and the functions that `TaskState` calls before a commit and after a rollback."""
 
     store: Any
     before_commit: Callable[[], None] = nothing
     after_rollback: Callable[[], None] = nothing
 
 
-PREFIX = 4  # bytes before every key: those of its table
+PREFIX = 4  # bytes of the table's prefix, with which every key begins
 LOGGED, UNLOGGED = "(cells)", "(unlogged cells)"  # no store can have such a name
-_SECOND_TABLES = ("times", "past", "new", "past new")  # what `StoreTables.second` is called with, and `list_of_new`
+_SECOND_TABLES = ("times", "past", "new", "past new")  # from `StoreTables.second` and `list_of_new`
 
 
 def table_prefix(name: str) -> bytes:
@@ -91,7 +91,7 @@ class TaskState:
         self._owners: dict[bytes, str] = {}  # prefix -> name of the table
         self._tables: dict[str, Table] = {}
         self._unlogged: set[str] = set()
-        self._migrating: dict[str, tuple[str, MigratingReader]] = {}  # by table: the list of its new values
+        self._migrating: dict[str, tuple[str, MigratingReader]] = {}  # table -> list of its new values
         self._cells = Cells(self._prefix(LOGGED), engine.get)
         self._unlogged_cells = Cells(self._prefix(UNLOGGED), engine.get)
         self._unlogged.add(UNLOGGED)
@@ -137,9 +137,10 @@ class TaskState:
         logged: bool | None = None,
         of: StoreSpec | None = None,
     ) -> Table:
-        """An ordered table, made at the first call; by default of bytes, and logged if the spec of its name is.
+        """Returns an ordered table, made at the first call; by default it holds bytes.
 
-        `of` is the store that the values of the table belong to: old ones are migrated when they are read.
+        Without `logged`, the spec of this name decides whether the table is logged. `of` is the spec of the store whose
+        values the table holds: old values are migrated when they are read.
         """
         table = self._tables.get(name)
         if table is None:
@@ -324,7 +325,7 @@ def open_store(spec: StoreSpec, state: TaskState, settings: Settings) -> OpenSto
         case VersionedKind(history=history):
             latest = tables.table(values.latest(tables.value), cached=False)
             past = tables.second("past", values.past(tables.value))
-            # A version that ended exactly when the history begins is still part of it: one more than the history.
+            # A version that ended exactly when the history begins is still part of it, hence + 1.
             times = tables.timeline(history + 1)
             versions = Versions(spec.name, latest, past, times, tables.key, history=history, dropped=settings.dropped)
             return OpenStore(versions, versions.expire, times.rolled_back)

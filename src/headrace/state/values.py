@@ -97,7 +97,7 @@ def latest(serde: Serde) -> Codec:
     return timestamped(serde, VersionedRecord)
 
 
-# | valid to i64 | 1 | value |, or | valid to i64 | 0 | where the key was deleted at that time
+# | valid to i64 | 1 | value |, or | valid to i64 | 0 | for a deletion
 def past(serde: Serde) -> Codec:
     """The codec of `(valid_to, value or None)`: a version that has ended."""
     to_bytes, from_bytes = serde.encode, serde.decode

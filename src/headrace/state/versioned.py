@@ -105,7 +105,7 @@ class Versions:
         return LATEST
 
     def _put_within(self, key: bytes, version: Past, value: Any, timestamp: int) -> int:
-        """Puts a version where an older one is valid; that one then ends sooner."""
+        """Puts a version at a time when an older version is valid; the older version then ends at that time."""
         if version.start < timestamp:
             self._put_past(key, version._replace(end=timestamp))
         self._put_past(key, Past(timestamp, version.end, value))

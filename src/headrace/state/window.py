@@ -37,7 +37,7 @@ from headrace.state.table import Table
 from headrace.state.values import Cell
 
 ROWS = 50_000  # string keys whose encoded prefix is cached
-AT_HAND = 250_000  # entries of a store of duplicates that are kept decoded from batch to batch
+AT_HAND = 250_000  # entries of a store of duplicates that stay in memory from batch to batch
 
 Entry = tuple[int, int, Any]  # time, sequence, and what the table holds for the value
 _order = itemgetter(0, 1)
@@ -63,11 +63,11 @@ class WindowedValues:
         self._end_of = ends_of(kind.window_size)
         self._is_persistent = persistent
         self._keeps_expired = ExpiredPuts(table, times, "expired window", dropped, persistent=persistent).keeps
-        # One index entry covers all windows of a key in an interval; an index entry for each window, which reads by
-        # time need, doubles the writes. A short interval would do so too: it is at least Kafka's minute.
+        # One index entry covers all windows of a key in an interval. An index entry for each window doubles the writes;
+        # only reads by time need it. A short interval would double them too, so it is at least a minute, as in Kafka.
         self._grain = 1 if kind.by_time else max(60_000, kind.retention)
         self._row_of: dict[str, bytes] = {}
-        self._noted: dict[bytes, int] = {}  # escaped key → the interval of its last index entry, which exists
+        self._noted: dict[bytes, int] = {}  # escaped key → an interval that has an index entry
 
     # --------------------------------------------------------------------------------------------- writing
     def put(self, key: Any, value: Any, start: int) -> None:
@@ -184,7 +184,7 @@ class WindowedValues:
         return row
 
     def update(self, place: bytes, value: Any, start: int, *, known: bool) -> None:
-        """Puts the value of one window at its place (`encode_window`); `known`: it has a value already."""
+        """Puts the value of one window at its place (`encode_window`); `known`: the window has a value already."""
         clock = self._clock
         if start > clock.value:
             clock.value = start
@@ -208,7 +208,7 @@ class WindowedValues:
         return None if self._times.was_hidden(self._place(place)[1]) else self.table.committed(place)
 
     def by_time(self, first: int, last: int) -> Iterator[tuple[Windowed, Any]]:
-        """The windows that start from `first` to `last`, by start, then key, and expired ones that are held back."""
+        """The windows that start from `first` to `last`, held-back expired ones too; ordered by start, then key."""
         noted = (decode_by_time(place) for place in self._times.between(first // self._grain * self._grain, last))
         if self._grain > 1:
             return self._sorted_by_time(noted, first, last)
@@ -255,10 +255,10 @@ class WindowedValues:
 class WindowedDuplicates(WindowedValues):
     """A window store that keeps every put.
 
-    Joins put and fetch in turn. Entries are therefore kept decoded, in a sorted list for each key, and new ones go into
-    the table at the end of the batch: with a short window and a backlog most of them have expired by then and are
-    never written. A store with at most `AT_HAND` entries is at hand as a whole, so that a key without a list has no
-    entries; of a larger store only the keys that were looked up are.
+    Joins put and fetch in turn, so the store keeps entries in memory, in a sorted list for each key. New entries go
+    into the table at the end of the batch: with a short window and a backlog, most of them have expired by then and are
+    never written. A store with at most `AT_HAND` entries is in memory as a whole, so that a key without a list has no
+    entries; of a larger store, only the keys that were looked up are in memory.
     """
 
     def __init__(
@@ -277,16 +277,16 @@ class WindowedDuplicates(WindowedValues):
         self._sequence = sequence
         self._rows: dict[bytes, list[Entry]] = {}
         self._is_whole: bool | None = None  # whether `_rows` has every entry; None: the table has not been read yet
-        self._at_hand = 0  # entries and keys in `_rows`, at most
+        self._at_hand = 0  # upper bound of the entries and keys in `_rows`
         self._unsaved: list[tuple[bytes, Entry]] = []  # put in this batch, not in the table yet
-        self._unsaved_by_key: dict[bytes, list[Entry]] = {}  # the first `_indexed` of them
+        self._unsaved_by_key: dict[bytes, list[Entry]] = {}  # the first `_indexed` entries of `_unsaved`
         self._indexed = 0
         self._keep, self._show = (None, None) if table.share else (table.encode, table.decode)
 
     # --------------------------------------------------------------------------------------------- writing
     def put(self, key: Any, value: Any, start: int) -> None:
         if key is None or value is None or self._timestamped:
-            # As in Kafka, a null deletes none of the duplicates; only in-memory stores move their clock.
+            # As in Kafka, a null deletes none of the duplicates; it moves the clock of in-memory stores only.
             if key is None or value is not None or not self._is_persistent:
                 super().put(key, value, start)
             return
@@ -314,7 +314,7 @@ class WindowedDuplicates(WindowedValues):
         self._unsaved.append((key, entry))
 
     def _write(self, expired: int) -> None:
-        """Writes new entries into the table, except those at this time or earlier."""
+        """Writes new entries into the table, except those at `expired` or earlier."""
         put, note = self.table.put_kept, self._note
         for key, (start, sequence, kept) in self._unsaved:
             if start > expired:
@@ -341,7 +341,7 @@ class WindowedDuplicates(WindowedValues):
         self._indexed = 0
 
     def _has_all(self) -> bool:
-        """Whether `_rows` has every entry; reads the table when this is asked first."""
+        """Whether `_rows` has every entry; the first call reads the table."""
         if self._is_whole is None:
             rows, keep = dict[bytes, list[Entry]](), self._keep
             entries = list(islice(self.table.scan(), AT_HAND + 1))
@@ -355,7 +355,10 @@ class WindowedDuplicates(WindowedValues):
 
     # --------------------------------------------------------------------------------------------- reading
     def fetch(self, key: Any, first: int, last: int | None = None) -> Any:
-        """The last value put at `first`; with `last`, all (time, value) pairs from `first` to `last`."""
+        """The value at `first`, if the store's last put wrote it; with `last`, all pairs from `first` to `last`.
+
+        As in Kafka, the single value is found by the sequence number of the last put, and only in a persistent store.
+        """
         if key is None:
             refuse_null_key(self.name, "fetch")
         if last is not None:

@@ -103,7 +103,7 @@ def add_counts(node: StreamAggregate, env: Env, emit: Emit) -> Emit:
 def tally(
     key: Serde, value: Serde, place_of: Callable[[Any], Any], env: Env, add: Emit
 ) -> Callable[[PartitionBatch], bool]:
-    """Counts the records of a partition batch; returns False and does nothing if one of them needs a closer look."""
+    """Counts the records of a partition batch; returns False and does nothing if a record may be dropped or fail."""
     decode_key, here = key.decode, env.here
 
     def run(batch: PartitionBatch) -> bool:
@@ -118,7 +118,7 @@ def tally(
                 deque(map(value.decode, values), maxlen=0)
             decoded = {raw: decode_key(raw) for raw in counts}
             deque(map(place_of, decoded.values()), maxlen=0)
-        except Exception:  # noqa: BLE001 -- a serde of the user's may raise anything; it will do so again
+        except Exception:  # noqa: BLE001 -- a serde of the user's may raise anything; `Inlet.read` handles it
             return False
         last = dict(zip(keys, count()))
         newest = newest_by_key(batch)
@@ -133,7 +133,7 @@ def tally(
 
 
 def newest_by_key(batch: PartitionBatch) -> dict[Any, int] | None:
-    """The largest timestamp of each key; None if timestamps only grow, so that it is that of the last record."""
+    """The largest timestamp of each key; None if timestamps never decrease, so that the last record of a key has it."""
     keys, times = batch.records.keys, batch.records.timestamps
     if batch.largest == times:
         return None
@@ -150,7 +150,7 @@ def combine(
 ) -> tuple[Emit, Callable[[], None]]:
     """A sink that counts records by key, and the function that sends the counts at the end of a batch.
 
-    `one` sends a record that the counter will drop.
+    `one` sends a record that cannot be counted: it has no key, no value or a negative timestamp.
     """
     encode_key, encode_value, here = serdes[0].encode, serdes[1].encode, env.here
     topic = outlet.topic_name(str(node.topic))

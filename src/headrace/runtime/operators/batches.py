@@ -1,9 +1,9 @@
 """Operators that take many values at once: map_values_batch and map_values_async.
 
-Records wait in a `BatchBuffer` until it is full, and are let out in their order. Before a record of another source and
-before a punctuation the task flushes all buffers, and at the end of a batch, so that the operators below see what they
-would see if the records came one by one. An operator below a buffer sees the source, the order and the stream time of
-the record that it gets.
+Records wait in a `BatchBuffer` until it is full, and leave it in their order. The task flushes all buffers before a
+record of another source, before a punctuation and at the end of a batch, so that the operators below see the same as if
+records came one by one. An operator below a buffer sees the source, the order and the stream time of the record that it
+gets.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from headrace.runtime.environment import Emit, Env
 from headrace.runtime.failures import Failures
 from headrace.topology.nodes import MapValuesAsync, MapValuesBatch
 
-# (row, order, stream time, key, value, timestamp, headers): a record, and what the task knew when it came
+# (row, order, stream time, key, value, timestamp, headers): a record, after the `CurrentRecord` when it came
 Held = tuple[Any, Any, int, Any, Any, int, Headers]
 
 
@@ -100,7 +100,7 @@ def map_values_batch(node: MapValuesBatch, env: Env, failures: Failures, emit: E
             return [call_one(values[0])]
         try:
             return call(values)
-        except Exception:  # noqa: BLE001 -- one by one they will tell which it was
+        except Exception:  # noqa: BLE001 -- calls with one value find those that fail
             return [call_one(value) for value in values]
 
     return BatchBuffer(name, node.max_records, apply, env, failures, emit)
@@ -120,11 +120,11 @@ def _to_list(results: Any) -> list[Any]:
 
 # ------------------------------------------------------------------------------------------------------- asynchronously
 WAITING = 1000  # records that are looked up together at most
-_FIRST_PAUSE = 0.05  # seconds before the first repetition; each one waits twice as long as the one before
+_FIRST_PAUSE = 0.05  # seconds before the first retry; each later pause is twice as long as the last
 
 
 def map_values_async(node: MapValuesAsync, env: Env, failures: Failures, emit: Emit) -> BatchBuffer:
-    """All records of a buffer are looked up at the same time, up to the capacity, each argument once."""
+    """Looks the records of a buffer up at the same time, up to the capacity, and each argument once."""
     here, select, join = env.here, node.on, node.joiner
     lookup = _Lookup(node)
     cached = _Cache(node.cache_entries, node.cache_ms)
@@ -172,7 +172,7 @@ def _identify(argument: Any, place: int) -> Any:
         hash(argument)
     except TypeError:
         return _Unshared(place)
-    # 1 and True are equal, but a service may not take them for the same.
+    # 1 and True are equal, but a service may distinguish them.
     return type(argument), argument
 
 

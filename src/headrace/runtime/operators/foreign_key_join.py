@@ -2,7 +2,7 @@
 
 The left side sends the right side a *subscription* for every row: "tell me about this foreign key". The right side
 keeps subscriptions, answers each one with the current right value, and sends every change of a right value to its
-subscribers. Back on the left side an answer is joined with the left value, if that is still the one that asked.
+subscribers. The left side joins an answer with the left value, if that value is still the one that subscribed.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def hash_of(value: Serde) -> Callable[[Any], bytes | None]:
 
 
 def subscribe(node: Subscribe, foreign_key: Serde, value_serde: Serde, partition: int, env: Env, emit: Emit) -> Emit:
-    """`partition` is that of the task: a record of a topic that has grown may come from another one."""
+    """`partition` is that of the task; a record of a topic that has grown may come from another partition."""
     on, drop, versioned, encode = node.on, env.drop, node.versioned, foreign_key.encode
     digest = hash_of(value_serde)
 

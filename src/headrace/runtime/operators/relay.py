@@ -1,11 +1,11 @@
 """Stateless paths, many records at a time: from a source over filters and maps to one sink.
 
-Where nothing but these nodes lies between a source and its only sink, the records need not pass them one by one: each
-node takes a column of values, in the order of the records. That saves a few function calls for each node and record,
-which is more than a fast serde takes. `compile_relay` returns None for other paths.
+If only these nodes lie between a source and its only sink, records need not pass them one by one: each node takes a
+column of values, in the order of the records. That saves a few function calls for each node and record, which take
+longer than a fast serde. `find_path` returns None for other paths.
 
-A column that raises an error changes nothing: its records go one by one, so that the record that is to blame is
-found, and the exception handlers decide about it. Functions are then called again for records that they have seen.
+If a column raises an error, the relay writes nothing and the task takes the records of the batch one by one, so that
+the exception handlers get the record that failed. Functions are then called again for records that they have seen.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from headrace.serde.protocol import Serde, decode_column, depends_on_topic, enco
 from headrace.topology.graph import Graph
 from headrace.topology.nodes import OF_VALUE, Filter, MapValues, PassThrough, ResponseOf, SelectKey, Sink, Source
 
-SLICE = 200  # records at a time, whose objects fit into the processor's cache: 10,000 take twice as long
-FEWEST = 8  # records; fewer are not worth it
+SLICE = 200  # records in a column: their objects fit into the CPU's cache; with 10,000, a record takes twice as long
+FEWEST = 8  # records; a smaller batch gains nothing
 
 
 class Column(NamedTuple):
-    """Some records of a partition batch, decoded. `places` are those in the batch."""
+    """Some records of a partition batch, decoded. `places` are their indexes in the batch."""
 
     keys: Sequence[Any]
     values: Sequence[Any]
@@ -41,7 +41,7 @@ Relay = Callable[[PartitionBatch], bool]
 
 
 def find_path(graph: Graph, source: Source) -> tuple[list[Filter | MapValues | SelectKey], Sink] | None:
-    """The nodes between a source and its only sink; None if there are others, or if the path forks."""
+    """The stages between a source and its only sink, and the sink; None if other nodes lie there, or the path forks."""
     stages: list[Filter | MapValues | SelectKey] = []
     name = source.name
     while len(graph.children[name]) == 1:
@@ -75,13 +75,13 @@ def compile_relay(
     *,
     internal: bool,
 ) -> Relay:
-    """The function that takes a partition batch from its source to its sink; False: it has done nothing.
+    """The function that takes a partition batch from its source to its sink; it returns False if it has done nothing.
 
     `serdes` are those of the source and of the sink. `internal`: the source is a topic of the application's own.
     """
     read, write = _reader(source, serdes[0], failures), _writer(sink, stages, serdes, outlet, failures)
     steps = [_stage(stage, failures) for stage in stages]
-    has_ids = not internal and header_decoder(*serdes[0]) is not None  # in headers, perhaps
+    has_ids = not internal and header_decoder(*serdes[0]) is not None  # headers may have schema ids
     has_ids = has_ids or any(map(depends_on_topic, serdes[1]))
 
     def convert(batch: PartitionBatch) -> list[Output]:
@@ -152,7 +152,7 @@ def _writer(
     outlet: Outlet,
     failures: Failures,
 ) -> Callable[[Column, PartitionBatch], Iterable[Output]]:
-    """Encodes a column. Bytes that are certain to come out as they came in are not encoded again."""
+    """Encodes a column. Bytes that no stage and no serde can change are not encoded again."""
     (read_key, read_value), (key, value) = serdes
     keeps_keys = key.exact and key == read_key and not any(isinstance(stage, SelectKey) for stage in stages)
     keeps_values = value.exact and value == read_value and not any(isinstance(stage, MapValues) for stage in stages)
@@ -175,5 +175,5 @@ def _writer(
 
 
 def _picker(places: Sequence[int]) -> Callable[[Sequence[Any]], Sequence[Any]]:
-    """The function that picks what is at some places: `itemgetter` takes a third of the time, but needs two of them."""
+    """The function that picks the items at `places`. `itemgetter` takes a third of the time, but needs two places."""
     return itemgetter(*places) if len(places) > 1 else lambda parts: [parts[place] for place in places]

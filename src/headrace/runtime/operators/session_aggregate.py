@@ -58,7 +58,7 @@ def forward_session(
     if node.on_close:
         return lambda session, new, old, headers: None
     forward, place = forwarder(node.store, env, emit, send_old=node.send_old), store.key_bytes
-    # As in Kafka Streams: only a cache has them, and not with the HEADERS format of the persistent store behind it.
+    # As in Kafka Streams: only a cache keeps headers, and not if the persistent store behind it has the HEADERS format.
     keep_headers = is_cached(node.store, env) and not (env.headers_format and store.is_persistent)
 
     def run(session: Windowed, new: Any, old: Any, headers: Headers) -> None:

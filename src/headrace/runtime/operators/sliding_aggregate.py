@@ -59,7 +59,7 @@ class Sliding:
         self.create_right(key, timestamp, headers, around)
 
     def visit(self, key: Any, value: Any, timestamp: int, headers: Headers) -> Neighbours | None:
-        """Adds the record to the windows that it falls into, latest first; None if it is not the first at its time."""
+        """Adds the record to its windows, latest first; None if an earlier record of the key has the same timestamp."""
         around = Neighbours()
         oldest = max(0, timestamp - 2 * self.difference)
         for start, found in list(self.store.backward_fetch(key, oldest, timestamp + 1)):

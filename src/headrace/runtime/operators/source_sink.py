@@ -27,8 +27,8 @@ class Inlet(NamedTuple):
 
     `read_all` decodes the keys and values of a partition batch; it returns None where records must be read one by one.
     `tally` counts a partition batch of records, and `add` takes the number of records of a key; both are None if the
-    source does not lead to a count. `relay` takes a partition batch to the only sink, where only functions without
-    state are between; it is None elsewhere. `tally` and `relay` return False if they have done nothing.
+    source does not lead to a count. `relay` takes a partition batch to the only sink; it is None unless only stateless
+    nodes lie between. `tally` and `relay` return False if they have done nothing.
     """
 
     name: str
@@ -81,7 +81,7 @@ def inlet(
         try:
             keys = [None if raw is None else decode_key(raw) for raw in records.keys]
             return keys, counts or [None if raw is None else decode_value(raw) for raw in records.values]
-        except Exception:  # noqa: BLE001 -- one by one they will tell which it was
+        except Exception:  # noqa: BLE001 -- `read` then finds the record that failed
             return None
 
     if as_it_is:
@@ -155,7 +155,7 @@ def sink(
 ) -> Emit:
     """The operator of a sink; `windowed` encodes the inner key, so that all windows of a key share a partition.
 
-    `encode` is there if the bytes depend on the topic.
+    `encode` is given if the bytes depend on the topic.
     """
     encode_key, encode_value = serdes[0].encode, serdes[1].encode
     here, outbox = env.here, outlet.outbox
@@ -198,7 +198,7 @@ def writes_headers(serde: Serde) -> bool:
 
 
 def plain_encoder(serdes: tuple[Serde, Serde]) -> TopicEncoder:
-    """Encodes keys and values with schemas for one topic; an id that came in a header is of another schema."""
+    """Encodes keys and values with schemas for one topic, and drops headers with ids of the schemas they came with."""
     encode_key, encode_value = serdes[0].encode, serdes[1].encode
 
     def encode(topic: str, key: Any, value: Any, headers: Headers) -> tuple[bytes | None, bytes | None, Headers]:
@@ -212,9 +212,9 @@ def plain_encoder(serdes: tuple[Serde, Serde]) -> TopicEncoder:
 
 
 def topic_encoder(serdes_of: Callable[[str], tuple[Serde, Serde]]) -> TopicEncoder:
-    """Encodes keys and values with schemas: the topic says which serdes, and the schemas' ids may go into headers.
+    """Encodes keys and values with schemas: the topic decides the serdes, and the schemas' ids may go into headers.
 
-    An id that came with the record is of the schema that it was read with.
+    Drops the ids that came with the record: they are of the schemas that it was read with.
     """
     serdes_of = cache(serdes_of)
 

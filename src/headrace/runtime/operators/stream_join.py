@@ -38,7 +38,7 @@ class Unmatched:
         self.sides: set[bool] = set()  # the sides that have waiting records
 
     def emit_expired(self, after: int, headers: Headers, emit: Emit, *, at_end: bool = False) -> None:
-        """Emits the records that can no longer find a partner; `after` is how long the trigger's side waits."""
+        """Emits the records that can no longer find a partner; `after` is the wait of the side that triggers this."""
         grace, now = self.windows.grace, self.stream_time.value
         if self.buffer is None or self._nothing_expired(after + grace):
             return
@@ -64,10 +64,10 @@ class Unmatched:
             self.buffer.remove(place)
 
     def postponed(self, name: str, emit: Emit) -> Postponed:
-        """The emission that came too early, and runs at the end of a batch if no record triggers it before.
+        """The emission that the interval held back; it runs at the end of a batch if no record triggers it before.
 
-        It is due at once in a batch that has emitted already: the batch has one time, so its interval is not over
-        before its end. A backlog then leaves only those records in the buffer that still wait.
+        In a batch that has emitted already, the emission is due at once: the clock does not move within a batch, so the
+        interval cannot end before the batch. The buffer then holds only records that still wait, even after a backlog.
         """
         wait = min(self.windows.before_ms, self.windows.after_ms)
 
@@ -80,8 +80,8 @@ class Unmatched:
         return Postponed(name, due, lambda: self.emit_expired(wait, (), emit, at_end=True))
 
     def _nothing_expired(self, wait: int) -> bool:
-        # Without waiting records Kafka Streams adds to the largest long, and the sum overflows to a negative
-        # number: it looks for expired records, and the look restarts the interval between two emissions.
+        # If no record waits, Kafka Streams adds to the largest long, and the sum overflows to a negative number. So it
+        # looks for expired records, which restarts the interval between two emissions.
         if self.oldest.value == LONGEST and wait > 0:
             return False
         return self.oldest.value + wait >= self.stream_time.value

@@ -15,7 +15,7 @@ def suppress(node: Suppress, buffer: SuppressBuffer, env: Env, emit: Emit, *, ol
     """With `old_is_prior`, the old value of an emitted update is the value that was emitted before it.
 
     Kafka Streams passes the old value of the parent table, which was never emitted if it was held back: an aggregate
-    below would subtract what was never added. Above an aggregate Headrace passes the emitted value instead.
+    below would subtract a value that was never added. Above an aggregate Headrace passes the emitted value instead.
     """
     here, wait, final = env.here, node.wait, node.final
     observed = env.state.cell(f"{node.name}/stream time", -1)

@@ -59,7 +59,7 @@ def derived(
 ) -> Emit:
     """A table that computes its values from its parent's; with `send_old` it also forwards the old values."""
     send_old = node.send_old
-    # Forwards nothing if both values are absent; versioned tables do, because their readers want every version.
+    # Quiet: forwards nothing if both values are absent. A versioned table forwards, because readers need every version.
     quiet = isinstance(node, TableFilter) and send_old and not node.versioned
     if node.store is None:
 

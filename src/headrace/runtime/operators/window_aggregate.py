@@ -55,7 +55,7 @@ def window_aggregate(node: WindowAggregate, env: Env, emit: Emit, *, true_old: b
 
 
 def noting(node: WindowAggregate, env: Env, emit: Emit) -> Emit:
-    """The update of a window with a cache: it only records the cause. This runs for every window of every record."""
+    """The operator with a cache: it updates the windows and records the causes; the cache forwards the results."""
     store: WindowedValues = env.store(node.store)
     row_of, update, slices_of, here = store.row, store.update, slicer(node.windows), env.here
     recent, get, put = store.table.recent, store.table.get, store.table.put
