@@ -31,6 +31,19 @@ def test_the_driver_names_operator_offset_and_reason_of_every_dropped_record():
     assert len(operators) > 1, "each operator that leaves the record out is named"
 
 
+def test_a_record_that_is_dropped_behind_a_repartition_has_no_offset_of_the_log():
+    builder = StreamsBuilder()
+    clicks = builder.stream("clicks", key=serde.STRING, value=serde.STRING)
+    clicks.group_by(lambda key, value: value, key=serde.STRING).windowed_by(TimeWindows.of(10)).count(store="by-page")
+    with TopologyTestDriver(builder.build()) as driver:
+        topic = driver.input_topic("clicks", key=serde.STRING, value=serde.STRING)
+        topic.pipe("ada", "/", timestamp=100)
+        topic.pipe("bob", "/", timestamp=3)
+        (drop,) = driver.drops
+    assert (drop.reason, drop.topic, drop.offset) == ("late", "test-by-page-repartition", -1)
+    assert describe_drops([drop])[0]["offset"] is None
+
+
 def test_a_failing_function_is_named():
     builder = StreamsBuilder()
     builder.stream("numbers", value=serde.STRING).map_values(int, name="parse").to("out", value=serde.LONG)

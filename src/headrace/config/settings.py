@@ -107,7 +107,7 @@ class Config:
         "runtime.serdes",
     )  # fmt: skip
     delivery_job_min_bytes: int = setting(
-        64 * _MB, parsing.positive, "from how many bytes on slots, not the driver, deliver the outputs of a batch to Kafka",
+        64 * _MB, parsing.positive, "from how many bytes on the slots, not the driver, deliver outputs to Kafka",
         "spark.run",
     )  # fmt: skip
     deserialization_exception_handler: Handler = setting(

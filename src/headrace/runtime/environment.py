@@ -21,7 +21,7 @@ class DroppedRecord(NamedTuple):
     """A record that an operator left out: where it was read, and why it was dropped.
 
     `node` is the operator, or `STORE`. Topic and offset are those of the record that the task read; behind a
-    repartition the topic is internal, and the offset is not one of the log.
+    repartition the topic is internal, and the offset is -1, because the log does not have the record.
     """
 
     reason: str

@@ -77,6 +77,7 @@ class Task:
         config = around.config
         self.task_id, self._graph, self._nodes = task_id, graph, nodes
         self._application = config.application_id or ""
+        self._internal_topics = frozenset(map(self.topic_name, graph.internal_topics))
         self._dropped, self._outbox, self._counts = Counter[str](), list[Output](), list[CountOutput]()
         self._drops = list[DroppedRecord]()
         self._drops_topic = config.dropped_records_topic_name
@@ -126,7 +127,7 @@ class Task:
         names = dict.fromkeys(store for node in self._nodes for store in self._graph.node_stores[node])
         specs = {name: resolved(self._graph.stores[name], serdes) for name in names}
         if tracer is not None:
-            internal = map(self.topic_name, self._graph.internal_topics)
+            internal = self._internal_topics
             self.tracer = tracer.of_task(self.task_id, self._graph, self.here, self._outbox, specs, internal)
         return TaskState.open(
             specs,
@@ -169,7 +170,7 @@ class Task:
         if self._dropped[reason] <= KEPT_DROPS and row is not None:
             topic, partition, offset, key, _, timestamp, _, _ = row
             raw = None if key is None else bytes(key[:KEY_BYTES])
-            place = (topic, partition, offset, raw, timestamp)
+            place = (topic, partition, -1 if topic in self._internal_topics else offset, raw, timestamp)
             self._drops.append(DroppedRecord(reason, node, *place, here.stream_time, here.clock))
         if self._drops_topic is not None and row is not None and not is_dead_letter:
             self._write_drop(self._drops_topic, row, node, reason)

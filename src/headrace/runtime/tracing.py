@@ -14,7 +14,7 @@ A task without a tracer is compiled without wrappers: tracing costs nothing wher
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterable, Mapping
+from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple, cast
@@ -131,9 +131,9 @@ class Tracer:
         here: CurrentRecord,
         outbox: list[Output],
         stores: Mapping[str, StoreSpec],
-        internal_topics: Iterable[str],
+        internal_topics: frozenset[str],
     ) -> TaskTracer:
-        return TaskTracer(self, task_id, graph, here, outbox, stores, frozenset(internal_topics))
+        return TaskTracer(self, task_id, graph, here, outbox, stores, internal_topics)
 
     def enter(self, step: TraceStep, origin: int | None) -> None:
         """Links a new step to the one that caused it."""
