@@ -24,7 +24,7 @@ from headrace.testing import KafkaBroker
 from tests.soak.application import IN, OUT, PARTITIONS
 from tests.soak.chart import Panel, draw_chart
 from tests.soak.faults import FaultInjector, summarize
-from tests.soak.levels import Sample, judge
+from tests.soak.levels import Sample, compare_phases, judge
 from tests.soak.processes import ROOT, ApplicationProcess, count_files, count_open, members, memory_of, size_of
 from tests.soak.traffic import CountReader, Feeder
 
@@ -47,7 +47,9 @@ def run_soak(folder: Path, seconds: float, rate: int, fault_every: float | None,
             _await(lambda: reader.counted > 0 and len(app.slots()) == 2, START, app, "no word was counted")
             if fault_every is not None:
                 faults = FaultInjector(app, broker, feeder, reader, fault_every, seed)
+            app.time_by_phase()
             samples = _sample(app, reader, seconds, faults)
+            phases = app.time_by_phase()
             if faults is not None:
                 faults.stop()
                 faults.check()
@@ -62,7 +64,9 @@ def run_soak(folder: Path, seconds: float, rate: int, fault_every: float | None,
             f"{reader.counted:,} words were counted, {feeder.sent:,} sent, and {reader.repeated:,} counts came again"
         )
     say(f"{feeder.sent:,} words in {seconds:,.0f} s, each counted once")
-    if faults is not None:
+    if faults is None:
+        say("ms of a batch, " + "; ".join(compare_phases(phases)))
+    else:
         say(f"{len(faults.faults)} faults, one every {fault_every:g} s (--seed {seed})")
         for line in summarize(faults.faults):
             say(f"  {line}")

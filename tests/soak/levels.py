@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from statistics import linear_regression, median
 from typing import NamedTuple
 
@@ -46,6 +46,21 @@ def grown(values: Sequence[float | None]) -> tuple[float, float]:
     parts = values[:third], values[-third:]
     first, last = (median([value for value in part if value is not None]) for part in parts)
     return first, last
+
+
+def compare_phases(points: Sequence[Mapping[str, float]]) -> list[str]:
+    """Says for every phase of a batch how long it took in the first and in the last third.
+
+    >>> compare_phases([{"plan": 2.0, "run": 7.0}, {"plan": 2.0, "run": 7.0}, {"plan": 2.0, "run": 9.0}])
+    ['plan 2.0 -> 2.0', 'run 7.0 -> 9.0']
+    """
+    third = max(1, len(points) // 3)
+    names = dict.fromkeys(name for point in points for name in point)
+    told: list[str] = []
+    for name in names:
+        first, last = (median(point.get(name, 0.0) for point in part) for part in (points[:third], points[-third:]))
+        told.append(f"{name} {first:,.1f} -> {last:,.1f}")
+    return told
 
 
 def judge(samples: Sequence[Sample], warm_up: float) -> list[str]:

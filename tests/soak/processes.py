@@ -12,6 +12,7 @@ import threading
 from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 from tests.soak.application import FOLDER, LOG
 from tests.web.servers import ask
@@ -57,12 +58,19 @@ class ApplicationProcess:
 
     def slots(self) -> list[int]:
         """The processes of its slots; none while it starts."""
+        return [slot["process"] for slot in self._ask("/api/durability").get("slots", [])]
+
+    def time_by_phase(self) -> list[dict[str, float]]:
+        """How many ms the phases of batches took, every two seconds since the first call; at most 15 minutes."""
+        return [point["parts"] for point in self._ask("/api/history").get("points", []) if point["parts"]]
+
+    def _ask(self, path: str) -> dict[str, Any]:
         url = URL.search(self._output.read_text())
         with suppress(OSError, http.client.HTTPException):
-            answer = None if url is None else ask(url[0], "/api/durability")
+            answer = None if url is None else ask(url[0], path)
             if answer is not None and answer.status == 200:
-                return [slot["process"] for slot in answer.json["slots"]]
-        return []
+                return answer.json
+        return {}
 
     def jvm(self) -> int | None:
         return next((process for process in members(self.process.pid) if _name(process) == "java"), None)
