@@ -2,6 +2,7 @@
 
 import json
 import signal
+from contextlib import closing
 
 import pytest
 
@@ -16,6 +17,7 @@ from headrace.clients import ConsumerRecord, Producer
 from headrace.log import open_log
 from headrace.log.protocol import Records
 from headrace.model.ids import TopicPartition
+from headrace.model.windows import Window, Windowed
 from tests.cli.commands import records, started
 
 
@@ -221,6 +223,29 @@ def test_topics_can_be_chosen_by_a_pattern(headrace, address, filled):
     assert consume(headrace, address, "--include", "x.*").err.startswith("headrace: no topic matches 'x.*'")
     assert consume(headrace, address, "--include", "(").code == 2
     assert consume(headrace, address).code == 2
+
+
+def test_windowed_keys_are_shown_with_their_windows(headrace, address):
+    at, by_minute = TopicPartition("visits", 0), serde.windowed(serde.STRING, 60_000)
+    by_session = serde.session_windowed(serde.STRING)
+    with closing(open_log(address)) as log:
+        log.create_topic("visits", 1)
+        log.append([
+            (at, Records([by_minute.encode(Windowed("ada", Window(60_000, 120_000)))], [b"3"], [61_000], None)),
+            (at, Records([by_session.encode(Windowed("b", Window(5, 7)))], [b"1"], [7], None)),
+        ])  # fmt: skip
+    read = ("consume", "--log", address, "--topic", "visits", "--partition", 0, "--timeout-ms", 500)
+    shown = ("--property", "print.key=true", "--max-messages", 1)
+    sized = ("--key-format", "windowed-string", "--property", "window.size.ms=60000")
+    assert headrace(*read, *sized, *shown, "--offset", 0).out == "[ada@60000/120000]\t3\n"
+    assert json.loads(headrace(*read, *sized, "--json", "--max-messages", 1, "--offset", 0).out)["key"] == {
+        "key": "ada", "window": {"start": 60_000, "end": 120_000}
+    }  # fmt: skip
+    sessions = headrace(*read, "--key-format", "session-windowed-string", *shown, "--offset", 1)
+    assert sessions.out == "[b@5/7]\t1\n"
+    refused = headrace(*read, "--key-format", "windowed-string", *shown, "--offset", 0)
+    assert refused.code == 2
+    assert "--property window.size.ms=60000" in refused.err
 
 
 def test_what_is_none_of_its_kind_is_named_or_skipped(headrace, address, filled):

@@ -18,6 +18,7 @@ from headrace.cli.options import AsJson, takes_log
 from headrace.cli.output import CommandError, UsageError, print_note, silence_stdout
 from headrace.cli.text_formats import (
     SCHEMA_PROPERTIES,
+    WINDOW_SIZE,
     TextFormat,
     find_reader,
     is_true,
@@ -43,6 +44,7 @@ PROPERTIES: dict[str, str | None] = {
     "null.literal": "null",
     "key.deserializer": None,
     "value.deserializer": None,
+    WINDOW_SIZE: None,
     **SCHEMA_PROPERTIES,
 }
 
@@ -115,7 +117,8 @@ Properties = Annotated[
         "--property",
         "--formatter-property",
         help="print.key, print.value, print.timestamp, print.partition, print.offset, print.headers, key.separator, "
-        "headers.separator, line.separator, null.literal, schema.registry.url: as key=value, with Kafka's meanings.",
+        "headers.separator, line.separator, null.literal, schema.registry.url, window.size.ms: as key=value, with "
+        "Kafka's meanings.",
     ),
 ]
 
@@ -134,7 +137,11 @@ def consume(
     properties: Properties = None,
     key_deserializer: Annotated[
         str | None,
-        typer.Option("--key-deserializer", "--key-format", help="string, long, json, avro …, or Kafka's class."),
+        typer.Option(
+            "--key-deserializer",
+            "--key-format",
+            help="string, long, json, avro …, windowed-string, session-windowed-string …, or Kafka's class.",
+        ),
     ] = None,
     value_deserializer: Annotated[
         str | None,

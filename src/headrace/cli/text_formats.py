@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, cast
 from uuid import UUID
 
 import orjson
@@ -13,10 +13,13 @@ import orjson
 from headrace import serde
 from headrace.cli.options import parse_pairs
 from headrace.cli.output import UsageError
+from headrace.model.windows import Windowed
 from headrace.serde import Serde
 from headrace.serde.protocol import SerdeContext, bind_serde
 
 REGISTRY = "schema.registry."
+WINDOWED = ("windowed-", "session-windowed-")  # before the name of the key's format
+WINDOW_SIZE = "window.size.ms"
 
 
 class TextFormat(NamedTuple):
@@ -98,9 +101,35 @@ def find_schema_format(name: str, part: Literal["key", "value"], properties: Map
 
 
 def find_reader(name: str, part: Literal["key", "value"], properties: Mapping[str, str]) -> TextFormat:
-    """Return a format that reads the records of any topic."""
-    found = find_schema_format(name, part, properties)
-    return found._replace(serde=bind_serde(found.serde, SerdeContext(None, part, {})))
+    """Return a format that reads the records of any topic. `windowed-string` and the like read windowed keys."""
+    kind, inner_name = next(((kind, name[len(kind) :]) for kind in WINDOWED if name.startswith(kind)), ("", name))
+    found = find_schema_format(inner_name, part, properties)
+    inner = found._replace(serde=bind_serde(found.serde, SerdeContext(None, part, {})))
+    match kind:
+        case "windowed-":
+            return _windowed_format(serde.windowed(inner.serde, _window_size(name, properties)), inner)
+        case "session-windowed-":
+            return _windowed_format(serde.session_windowed(inner.serde), inner)
+        case _:
+            return inner
+
+
+def _window_size(name: str, properties: Mapping[str, str]) -> int:
+    size = properties.get(WINDOW_SIZE, "")
+    if not size.isdecimal() or int(size) == 0:
+        raise UsageError(
+            f"{name}: a key has the start of its window, not its end. Give the size: --property {WINDOW_SIZE}=60000"
+        )
+    return int(size)
+
+
+def _windowed_format(windowed: Serde[Windowed[Any]], inner: TextFormat) -> TextFormat:
+    """Return the format that prints windowed keys as Kafka Streams does, `[key@start/end]`."""
+
+    def show(key: Windowed[Any]) -> bytes:
+        return b"[%b@%d/%d]" % (inner.format(key.key), key.window.start, key.window.end)
+
+    return TextFormat(windowed, inner.parse, show)
 
 
 def _format_json(value: Any) -> bytes:
@@ -126,7 +155,10 @@ def find_format(name: str) -> TextFormat:
     found = FORMATS.get(_ALIASES.get(short, short))
     if found is None:
         known = ", ".join((*FORMATS, *SCHEMA_FORMATS))
-        raise UsageError(f"there is no serde {name!r}: give one of {known}, or the name of Kafka's class")
+        raise UsageError(
+            f"there is no serde {name!r}: give one of {known}, or the name of Kafka's class; windowed-… and "
+            "session-windowed-… read windowed keys"
+        )
     return found
 
 
@@ -154,7 +186,13 @@ def to_json(value: Any) -> Any:
 
     >>> to_json(b"abc"), to_json(bytes([255]))
     ('abc', {'base64': '/w=='})
+    >>> from headrace.model.windows import Window
+    >>> to_json(Windowed("ada", Window(0, 60_000)))
+    {'key': 'ada', 'window': {'start': 0, 'end': 60000}}
     """
+    if isinstance(value, Windowed):
+        key, window = cast("Windowed[Any]", value)
+        return {"key": to_json(key), "window": window._asdict()}
     if isinstance(value, bytes):
         try:
             return value.decode()
