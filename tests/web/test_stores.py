@@ -95,6 +95,12 @@ def test_windows_and_versions_of_a_key(client, follower):
     assert client.get("versions", "k1", time=100) == VersionedRecord("v8", 80)
 
 
+@pytest.mark.parametrize("moment", ["1970-01-01T00:00:00.250Z", "1970-01-01T01:00:00.25%2B01:00", "250"])
+def test_times_are_milliseconds_or_iso_8601(server, moment):
+    answer = ask(server.url, f"/stores/windows/windows?key=k1&from={moment}&to={moment}")
+    assert [row["window"]["start"] for row in answer.json["rows"]] == [250]
+
+
 def test_lines_carry_all_rows_and_the_batch(server, follower):
     answer = ask(server.url, "/stores/counts/range", accept="application/x-ndjson")
     assert answer.headers["content-type"] == "application/x-ndjson"
@@ -115,6 +121,7 @@ def test_lines_carry_all_rows_and_the_batch(server, follower):
         ("/stores/counts/windows", 400, "UnsuitableQueryError"),
         ("/stores/counts/prefix", 400, "UnsuitableQueryError"),
         ("/stores/counts/range?limit=many", 400, "UnsuitableQueryError"),
+        ("/stores/windows/windows?from=2026-11-17T08:00", 400, "UnsuitableQueryError"),  # without an offset from UTC
         ("/stores/counts/range?next=nonsense", 400, "UnsuitableQueryError"),
         ("/stores/counts/range?next=" + encode_token(PageToken(1, ())), 400, "UnsuitableQueryError"),
         ("/stores/windows/windows?next=" + encode_token(PageToken(1, (1, b"x"))), 400, "UnsuitableQueryError"),

@@ -17,6 +17,7 @@ from headrace.web.responses import JSON, NDJSON, json_response
 
 PATH = "/openapi.json"
 TEXT, INTEGER, FLAG = {"type": "string"}, {"type": "integer"}, {"type": "boolean"}
+TIME = {"oneOf": [INTEGER, {"type": "string", "format": "date-time"}]}
 OBJECT = {"type": "object"}
 _ERROR = {
     "type": "object",
@@ -36,7 +37,7 @@ class Parameter(NamedTuple):
     """A parameter of the query string."""
 
     name: str
-    schema: dict[str, str]
+    schema: dict[str, Any]
     description: str
     required: bool = False
 
@@ -63,10 +64,10 @@ _PAGE = (
     *_WHEN,
 )
 _KEYS = (Parameter("from", TEXT, "first key"), Parameter("to", TEXT, "last key"))
-_TIMES = (Parameter("from", INTEGER, "first time, in ms"), Parameter("to", INTEGER, "last time, in ms"))
+_TIMES = (Parameter("from", TIME, "first time, in ms or ISO 8601"), Parameter("to", TIME, "last time, likewise"))
 _READ, _ROWS = (404, 410, 503), (JSON, NDJSON)
 _KEY = Parameter("key", TEXT, "the key, as text or JSON")
-_TIME = Parameter("time", INTEGER, "the time of a version, in ms")
+_TIME = Parameter("time", TIME, "the time of a version, in ms or ISO 8601")
 
 OPERATIONS = {
     "/stores": Operation("all stores", statuses=(503,)),

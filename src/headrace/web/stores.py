@@ -14,6 +14,7 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from headrace.errors import PositionNotReachedError, StreamsError, UnsuitableQueryError
+from headrace.model.timestamps import epoch_milliseconds
 from headrace.query.follower import Snapshot
 from headrace.query.parameters import Operation, ReadParameters, build_query
 from headrace.query.queries import FIRST, LAST
@@ -64,7 +65,7 @@ class StoreEndpoints:
             raise UnsuitableQueryError(f"give a key of at most {self._limits.key_bytes} characters")
         snapshot = await self._choose_snapshot(parameters)
         store = snapshot.catalog.describe(name)
-        time = parse_number(parameters, "time", -1) if "time" in parameters else None
+        time = parse_time(parameters, "time", -1) if "time" in parameters else None
         query = build_query(store, "key", ReadParameters(key=key, time=time))
         entry = next(snapshot.entries(name, query), None)
         row = {} if entry is None else make_row(store, entry)
@@ -128,7 +129,7 @@ def _read_parameters(operation: Operation, parameters: Mapping[str, str]) -> Rea
     if operation in ("range", "prefix"):
         low, high, prefix = parameters.get("from"), parameters.get("to"), parameters.get("prefix")
         return ReadParameters(low=low, high=high, prefix=prefix, descending=descending)
-    first, last = parse_number(parameters, "from", FIRST), parse_number(parameters, "to", LAST)
+    first, last = parse_time(parameters, "from", FIRST), parse_time(parameters, "to", LAST)
     return ReadParameters(key=parameters.get("key"), first=first, last=last, descending=descending)
 
 
@@ -141,6 +142,22 @@ def parse_number(parameters: Mapping[str, str], name: str, default: int) -> int:
         return int(text)
     except ValueError:
         raise UnsuitableQueryError(f"{name}={text[:40]!r} is not a number") from None
+
+
+def parse_time(parameters: Mapping[str, str], name: str, default: int) -> int:
+    """Return the time that a parameter has, in milliseconds, or the default if the parameter is missing or empty.
+
+    >>> parse_time({"from": "1767225600000"}, "from", 0), parse_time({"from": "2026-01-01T00:00:00Z"}, "from", 0)
+    (1767225600000, 1767225600000)
+    """
+    text = parameters.get(name, "")
+    if "T" not in text:
+        return parse_number(parameters, name, default)
+    try:
+        # An offset such as +01:00 arrives as a space if the client has not quoted the plus.
+        return epoch_milliseconds(text.replace(" ", "+"), name)
+    except ValueError as error:
+        raise UnsuitableQueryError(str(error)[:200]) from None
 
 
 class KeyFastPath:
