@@ -127,7 +127,8 @@ class MicroBatchQuery:
             raise self._failed
         if not self._query.isActive and not self._stopping:
             error = self._query.exception()
-            raise QueryStoppedError(f"Spark has stopped the query: {error}") from error
+            reason = str(error).partition("\n=== Streaming Query ===")[0]  # Spark adds offsets and its plan
+            raise QueryStoppedError(f"Spark has stopped the query: {reason}") from error
 
     # ------------------------------------------------------------------------------------------ pausing, stopping
     def pause(self, paused: bool) -> None:
