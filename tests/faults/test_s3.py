@@ -109,7 +109,7 @@ def test_of_many_instances_that_start_at_once_one_runs(server):
         try:
             began.append(
                 Ownership.claim(
-                    storage, SystemClock(), process=LeaseHolder("h", "m", number, "t"), lease_ms=9_000
+                    storage, SystemClock(), process=LeaseHolder("h", "m", number, "t"), lease_ms=600_000
                 ).epoch
             )
         except AlreadyRunningError as error:
