@@ -14,9 +14,10 @@ import pytest
 from headrace.clients.consumer import Consumer
 from headrace.errors import LogUnavailableError, ProducerFencedError, StreamsError
 from headrace.log.kafka import KafkaLog, transaction
+from headrace.log.kafka.markers import marker_partition
 from headrace.log.protocol import Records
 from headrace.model.ids import TopicPartition
-from headrace.testing import KafkaBroker
+from headrace.testing import KafkaBroker, assert_eventually
 from headrace.testing.broker import free_port
 
 pytestmark = [pytest.mark.kafka, pytest.mark.slow]
@@ -74,6 +75,21 @@ def hook(monkeypatch: pytest.MonkeyPatch, around: Callable[[Callable[[], None]],
     monkeypatch.setattr(transaction, "create_client", hooked)
 
 
+def await_ends(broker: KafkaBroker, name: str) -> None:
+    """Waits until all partitions have the end of the last transaction: Kafka may lose it if the broker dies before."""
+    common = {"bootstrap.servers": broker.bootstrap, "group.id": "ends"}
+    levels = ("read_committed", "read_uncommitted")
+    readers = [kafka.Consumer({**common, "isolation.level": level}) for level in levels]
+    places = [TopicPartition(name, 0), TopicPartition(name, 1), marker_partition(name)]
+    try:
+        for at in places:
+            place = kafka.TopicPartition(at.topic, at.partition)
+            assert_eventually(lambda at=place: len({reader.get_watermark_offsets(at, 10) for reader in readers}) == 1)
+    finally:
+        for reader in readers:
+            reader.close()
+
+
 def items(name: str, number: int) -> list[tuple[TopicPartition, Records]]:
     return [(TopicPartition(name, p), Records([b"k"], [b"%d/%d" % (number, p)], [1 + number])) for p in range(2)]
 
@@ -126,6 +142,7 @@ def test_a_broker_that_dies_while_a_batch_is_delivered(
     def around(commit: Callable[[], None]) -> None:
         if is_committed:  # and the answer is lost
             commit()
+            await_ends(broker, case)
         broker.kill()
         broker.restart()
         raise transaction.kafka.KafkaException(transaction.kafka.KafkaError(transaction.kafka.KafkaError._TIMED_OUT))

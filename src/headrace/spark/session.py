@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, Protocol
 from uuid import UUID
 
-from py4j.protocol import Py4JNetworkError  # pyright: ignore[reportMissingTypeStubs]
+from py4j.protocol import Py4JError, Py4JNetworkError  # pyright: ignore[reportMissingTypeStubs]
 from pyspark import SparkConf, SparkContext
 from pyspark.java_gateway import launch_gateway  # pyright: ignore[reportUnknownVariableType]
 from pyspark.sql import SparkSession
@@ -211,8 +211,10 @@ def explain_lost_jvm(context: SparkContext) -> Generator[None]:
     _check_jvm(context, 0.0)
     try:
         yield
-    except (Py4JNetworkError, ConnectionError) as error:
+    except (Py4JError, ConnectionError) as error:  # py4j also says that a class "does not exist in the JVM"
         _check_jvm(context, 1.0)
+        if not isinstance(error, Py4JNetworkError | ConnectionError):
+            raise
         raise StreamsError(f"the JVM of Spark does not answer ({error}): it has ended. {_CONTINUES}") from error
 
 
