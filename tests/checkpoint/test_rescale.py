@@ -37,6 +37,8 @@ from tests.checkpoint.cluster import Cluster, Ground, Killed, Killer
 from tests.checkpoint.memory_log import MemoryLog
 from tests.checkpoint.programs import TEXTS, Program
 
+pytestmark = pytest.mark.slow
+
 KEYS = [f"key {n}" for n in range(40)]
 HOUR = 3_600_000
 

@@ -22,6 +22,8 @@ from headrace.topology.connectors import SourceSpec
 from tests.cli.commands import Here
 from tests.connect.test_source_runner import MOMENTS, Crash, crash_at, run_to_end
 
+pytestmark = pytest.mark.slow
+
 _names = count()
 KAFKA = pytest.mark.kafka
 ROUTES = [

@@ -13,6 +13,8 @@ from headrace.connect import FileSource, SqlSource
 from headrace.errors import ConfigError
 from headrace.testing import check_source
 
+pytestmark = pytest.mark.slow
+
 ROWS = [{"order": str(number), "city": city} for number, city in enumerate(["Rome", "Oslo", "Lima", "Rome", "Bonn"])]
 
 

@@ -25,6 +25,8 @@ from headrace.testing import check_sink
 from headrace.testing.sinks import sample_batches
 from tests.connect.test_databases import batch, context, latest
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.mark.parametrize("kind", ["string", "hash"])
 def test_redis_has_the_last_value_of_each_key_after_kills_at_every_step(redis_server, kind):

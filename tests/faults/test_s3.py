@@ -35,6 +35,8 @@ from tests.clocks import ManualClock
 from tests.faults.deployment import ROOT
 from tests.faults.kills import Kill
 
+pytestmark = pytest.mark.slow
+
 MOMENTS = [f"{when} {name}" for name in BATCH for when in ("before", "after")]
 prefixes = itertools.count()
 

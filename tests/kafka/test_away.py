@@ -19,6 +19,8 @@ from headrace.log.kafka import KafkaLog
 from headrace.log.kafka.clients import ClientSettings, create_client
 from headrace.testing.broker import free_port
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def servers():

@@ -14,6 +14,8 @@ from tests.checkpoint.cluster import eager
 from tests.query.programs import ONE, ROWS, SHOWN, THREE, feed, finished, started
 from tests.query.test_follower import held, whole_state
 
+pytestmark = pytest.mark.slow
+
 
 class Watched(ObjectStorage):
     """Notes which parts of files are read."""

@@ -13,6 +13,8 @@ from headrace.errors import UnsafePathError
 from headrace.spark.application_state import make_query_folder
 from tests.other_users import modes
 
+pytestmark = pytest.mark.slow
+
 
 def test_folders_of_processes_that_are_gone_are_removed_and_those_of_others_stay(tmp_path, monkeypatch):
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))

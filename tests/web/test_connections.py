@@ -16,6 +16,8 @@ from headrace.web.connections import ConnectionLimits, ConnectionTable, group_ad
 from tests.query.programs import every_kind, finished, started
 from tests.web.servers import FakeApplication, ask, served
 
+pytestmark = pytest.mark.slow
+
 SOON = 5.0  # seconds: half of what a request may take by default
 SHORT = ConnectionLimits(receive_seconds=0.3, send_seconds=0.3)
 

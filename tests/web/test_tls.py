@@ -16,6 +16,8 @@ from headrace.web.connections import ConnectionLimits
 from tests.query.programs import finished
 from tests.web.servers import FakeApplication, ask, served
 
+pytestmark = pytest.mark.slow
+
 TOKEN = "right horse battery staple"  # noqa: S105
 
 
