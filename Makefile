@@ -1,11 +1,13 @@
 # make demo         runs an example on Spark and the embedded log; SECONDS=20 stops it after 20 seconds
 # make check        checks formatting, lint, types, layers and the examples in docstrings
 # make test-fast    runs the tests that take little time and need neither Spark, a Kafka broker nor another server
-# make test         runs `make check` and every test
-# make test-faults  kills processes and brokers at random; FAULTS=50 says how often, SEED=… repeats a printed run
+# make test         runs `make check` and every test, but those that are marked `long`, which it lists
+# make test-faults  kills processes and brokers at random, and runs long tests; FAULTS=50 says how often, SEED=… repeats a
+#                   printed run, TRIGGER=micro-batch runs the applications with that trigger
 # make test-changes  changes applications with KEYS (100,000) keys in every kind of store: half an hour on two cores
 # make test-fuzz    gives hostile bytes to every decoder and requests to the web server, each for SECONDS (20);
-#                   DECODERS=manifest,delta chooses decoders by words of their names
+#                   DECODERS=manifest,delta chooses decoders by words of their names; KIND_SECONDS=600 gives that time
+#                   to each kind of bytes that come from outside, as `make test` gives ten seconds
 # make test-simulation  runs the simulation with RUNS seeds from SEED on: faults of storage, log, clocks and processes
 # make test-soak    counts 5,000 records a second for ten minutes, or for SECONDS: memory, checkpoint and latency must
 #                   stay level; docs/images/soak.svg shows them, build/soak.svg those of another run. FAULT_EVERY=30
@@ -13,7 +15,8 @@
 # make docs         builds the documentation site into build/site
 # make screenshots  takes the pictures of the dashboard in docs/images, of an example that runs on Spark
 # make bench        measures records per second: against other systems on Kafka (more than an hour), on one core,
-#                   against Spark's own streaming, and with more and more slots
+#                   against Spark's own streaming, the embedded log, and with more and more slots; each benchmark
+#                   writes its section of benchmarks/results.md
 #
 # The targets install what is missing. Python packages go into .venv. Java, a JDK, Chromium, strace and the servers of the
 # tests come from apt-get when make runs as root on Debian; elsewhere make prints the command to run, and fails.
@@ -81,9 +84,9 @@ servers:
 strace:
 	@command -v strace >/dev/null || { $(call install,strace,The tests need strace); }
 
-# Tests and benchmarks start Spark a hundred times.
+# Tests and benchmarks start Spark and Kafka's broker a hundred times.
 $(CLASSES): $(INSTALLED) | java
-	$(BIN)/headrace prepare --json > $@
+	$(BIN)/headrace prepare --kafka --json > $@
 
 demo: $(INSTALLED) java
 	$(BIN)/headrace demo $(EXAMPLE) $(if $(SECONDS),--seconds $(SECONDS))
@@ -103,17 +106,20 @@ test-fast: $(INSTALLED)
 test: jdk java chromium strace servers check $(CLASSES)
 	$(BIN)/python -m pytest -q -n 2 --dist worksteal tests
 
+# Only the tests in tests/faults run applications on Spark that do not say which trigger they use.
 test-faults: $(CLASSES) servers strace
-	HEADRACE_FAULTS=$(or $(FAULTS),20) HEADRACE_SEED=$(SEED) \
-		$(BIN)/python -m pytest -q -rP tests/faults tests/disk tests/kafka/test_delivery_faults.py \
+	HEADRACE_FAULTS=$(or $(FAULTS),20) HEADRACE_SEED=$(SEED) $(if $(TRIGGER),HEADRACE_PROCESSING_TRIGGER=$(TRIGGER)) \
+		$(BIN)/python -m pytest -q -rP tests/faults $(if $(TRIGGER),-m "not slots", \
+		tests/disk tests/kafka/test_delivery_faults.py \
 		tests/connect/test_sink_faults.py tests/connect/test_source_faults.py tests/connect/test_postgres_changes.py \
-		tests/connect/test_end_to_end.py tests/docs/test_first_hour.py
+		tests/connect/test_end_to_end.py tests/docs/test_first_hour.py)
 
 test-changes: $(INSTALLED)
 	HEADRACE_KEYS=$(or $(KEYS),100000) $(BIN)/python -m pytest -q -s tests/checkpoint/test_change_matrix.py
 
 test-fuzz: $(INSTALLED)
-	HEADRACE_FUZZ_SECONDS=$(or $(SECONDS),20) HEADRACE_FUZZ_DECODERS="$(DECODERS)" \
+	$(if $(KIND_SECONDS),HEADRACE_FUZZ_KIND_SECONDS=$(KIND_SECONDS),HEADRACE_FUZZ_SECONDS=$(or $(SECONDS),20)) \
+		HEADRACE_FUZZ_DECODERS="$(DECODERS)" \
 		$(BIN)/python -m pytest -q -n 2 --timeout 7200 tests/fuzz$(if $(DECODERS),/test_decoders.py)
 
 test-simulation: $(INSTALLED)
@@ -132,8 +138,9 @@ screenshots: $(INSTALLED) java chromium
 
 bench: $(CLASSES)
 	$(BIN)/python -m benchmarks.peers
-	$(BIN)/python benchmarks/core.py
-	$(BIN)/python benchmarks/engine.py
+	$(BIN)/python -m benchmarks.core
+	$(BIN)/python -m benchmarks.engine
+	$(BIN)/python -m benchmarks.log
 	$(BIN)/python -m benchmarks.scaling
 	$(BIN)/python -m benchmarks.clients
 	$(BIN)/python -m benchmarks.recovery

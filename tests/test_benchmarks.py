@@ -1,10 +1,13 @@
 """The benchmarks beside the peers: what the loop by hand makes of the data is what the judges hold to be right."""
 
+import re
 from dataclasses import dataclass
+from pathlib import Path
 
 import pytest
+from rich.table import Table
 
-from benchmarks import lookup, serdes
+from benchmarks import lookup, report, serdes
 from benchmarks.peers.cells import LATENCIES, cells
 from benchmarks.peers.latency import output_key
 from benchmarks.peers.programs.run_bare import program
@@ -102,3 +105,33 @@ def test_local_and_remote_state_count_every_order():
 @pytest.mark.slow
 def test_all_serdes_let_the_same_records_through():
     assert {row["serde"] for row in serdes.measure(serdes.BATCH, rounds=1)} == {case.name for case in serdes.CASES}
+
+
+def test_a_benchmark_replaces_its_own_section_of_the_results_and_keeps_the_others(tmp_path: Path):
+    path = tmp_path / "results.md"
+    table = Table(title="Speed", caption="Goal: 5.")
+    table.add_column("what")
+    table.add_column("records/s", justify="right")
+    table.add_row("[green]append[/]", "1,000")
+    report.write_section("peers", "# Beside the peers\n\n```bash\n# not a section\n```\n", path)
+    report.write_tables("log", "The log", table, "One line.", path=path)
+    first = path.read_text()
+    assert first.startswith("<!-- benchmarks.peers -->\n# Beside the peers\n\n```bash\n# not a section\n```\n")
+    assert "\n<!-- benchmarks.log -->\n# The log\n\n`python -m benchmarks.log`, " in first
+    assert first.endswith(
+        "\n\n**Speed**\n\n| what | records/s |\n| --- | ---: |\n| append | 1,000 |\n\nGoal: 5.\n\nOne line.\n"
+    )
+    report.write_section("peers", "# Anew", path)
+    report.write_tables("log", "The log", table, "One line.", path=path)
+    assert path.read_text() == "<!-- benchmarks.peers -->\n# Anew\n\n" + first[first.index("<!-- benchmarks.log") :]
+
+
+def test_every_benchmark_of_make_bench_writes_a_section():
+    root = Path(__file__).parent.parent
+    recipe = (root / "Makefile").read_text().partition("\nbench:")[2].partition("\n\n")[0]
+    names = re.findall(r"-m benchmarks\.(\w+)", recipe)
+    assert len(names) == recipe.count("$(BIN)/python") >= 8
+    for name in names:
+        file = root / "benchmarks" / (f"{name}.py" if name != "peers" else "peers/__main__.py")
+        assert re.search(rf'write_(tables|section)\("{name}"', file.read_text()), name
+    assert report.BEGIN.match(report.RESULTS.read_text())

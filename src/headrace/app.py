@@ -19,7 +19,7 @@ from headrace.config.parsing import Trigger
 from headrace.config.settings import field_of, settings_of
 from headrace.connect.source import RunningSources, create_source_topics
 from headrace.directories import state_directory
-from headrace.errors import StageRerunError, StreamsError
+from headrace.errors import StageRerunError, StreamsError, summarize
 from headrace.extras import needs_extra
 from headrace.hints import explain_names
 from headrace.log.open import open_log
@@ -31,7 +31,7 @@ from headrace.query.follower import view_latest
 from headrace.query.metrics import NodeIndex, streams_metrics
 from headrace.query.queries import Position, Query, QueryResult
 from headrace.query.status import ApplicationReport, SampledRecord, format_samples
-from headrace.secrets import log_own_lines, mask_secrets
+from headrace.secrets import log_own_lines
 from headrace.spark.application_state import QueryStoppedError, State, ended_by_signals
 from headrace.spark.changelogs import write_changelogs
 from headrace.spark.job import (
@@ -274,6 +274,7 @@ class Application:
         return RunningSources(
             self.application_id, sources, self._open_log,
             default_partitions=config.num_partitions, at_step=self.setup.at_step,
+            log_record_values=config.log_record_values,
         )  # fmt: skip
 
     def _describe(self) -> dict[str, Any]:
@@ -361,7 +362,7 @@ class Application:
         except Exception as error:
             if not over.is_set():
                 raise
-            _log.info("%s was stopped while it started: %s", self.application_id, error)
+            _log.info("%s was stopped while it started: %s", self.application_id, self._summarize(error))
         try:
             yield
         finally:
@@ -419,7 +420,7 @@ class Application:
                 reruns = reruns if number == self._running().coordinator.number else 0
             except (StageRerunError, QueryStoppedError) as error:
                 reruns += 1
-                _log.warning("%s", error)
+                _log.warning("%s", self._summarize(error))
                 self._try_again(error, reruns)
             except Exception as error:  # noqa: BLE001 - `_check` raises it in the thread that waits
                 if not self._over.is_set():  # else a listener has stopped it
@@ -450,17 +451,19 @@ class Application:
 
     def _describe_failure(self) -> str | None:
         """Why the application has failed, without data of records unless a setting allows it; None if it has not."""
-        error = self._failed
-        if error is None:
-            return None
-        summary = None if self.setup.config.log_record_values else getattr(error, "summary", None)
-        return mask_secrets(str(summary or error))
+        return None if self._failed is None else self._summarize(self._failed)
+
+    def _summarize(self, error: Exception) -> str:
+        return summarize(error, with_values=self.setup.config.log_record_values)
 
     def _check(self) -> None:
         if self._failed is not None:
             if isinstance(self._failed, StreamsError):
                 raise self._failed
-            raise StreamsError(f"{self.application_id} has stopped: {self._failed}") from self._failed
+            what = f"{self.application_id} has stopped"
+            raise StreamsError(
+                f"{what}: {self._failed}", summary=f"{what}: {summarize(self._failed)}"
+            ) from self._failed
 
     def _running(self) -> Run:
         if self._run is None:

@@ -42,6 +42,7 @@ UserWarning
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -53,12 +54,19 @@ from headrace.secrets import mask_secrets
 class StreamsError(Exception):
     """Something went wrong while a topology was built or run. Passwords and tokens in its message are masked.
 
+    `summary` is the message without data of records, for logs; None if the message has no such data.
+
     >>> print(StreamsError("s3://key:secret@bucket/shop does not answer"))
     s3://***@bucket/shop does not answer
     """
 
     retriable = False
-    summary: str | None = None  # the message without data of records, for logs; None: it has none
+    summary: str | None = None
+
+    def __init__(self, *given: object, summary: str | None = None) -> None:
+        super().__init__(*given)
+        if summary is not None:
+            self.summary = summary
 
     def __str__(self) -> str:
         return mask_secrets(super().__str__())
@@ -238,14 +246,18 @@ class SinkUnavailableError(StreamsError):
 
 
 class RecordsRejectedError(StreamsError):
-    """The target of a sink does not take some records of a batch. `records` are these, each with the reason."""
+    """The target of a sink does not take some records of a batch. `records` are these, each with the reason.
 
-    def __init__(self, message: str, records: Sequence[tuple[Any, str]]) -> None:
+    The message may quote records. Logs show the `summary`, which must not.
+    """
+
+    def __init__(self, message: str, records: Sequence[tuple[Any, str]], summary: str | None = None) -> None:
         super().__init__(message)
         self.records = list(records)
+        self.summary = summary or f"the target rejects {len(self.records)} record{'s' * (len(self.records) != 1)}"
 
-    def __reduce__(self) -> tuple[type[RecordsRejectedError], tuple[str, list[tuple[Any, str]]]]:
-        return RecordsRejectedError, (str(self), self.records)
+    def __reduce__(self) -> tuple[type[RecordsRejectedError], tuple[str, list[tuple[Any, str]]], dict[str, Any]]:
+        return RecordsRejectedError, (str(self), self.records), self.__dict__
 
 
 class UnknownStoreError(InvalidStateStoreError):
@@ -301,3 +313,30 @@ def failure_named(kind: str, message: str) -> StreamsError | None:
     """
     found = _KINDS.get(kind)
     return None if found is None else found.__new__(found, message)
+
+
+def summarize(error: BaseException, *, with_values: bool = False) -> str:
+    """Returns what a log line says about an error: its summary if it has one, because its message may quote records.
+
+    `with_values` returns the message (`log.record.values`).
+
+    >>> summarize(RecordsRejectedError("5 is too large", [(5, "too large")])), summarize(StorageError("it is full"))
+    ('the target rejects 1 record', 'it is full')
+    """
+    summary = None if with_values else getattr(error, "summary", None)
+    return mask_secrets(str(summary or error))
+
+
+def add_summary(error: Exception) -> None:
+    """Gives an error that another library or a user's class has raised a summary: its kind, and the system's reason.
+
+    >>> for error in ValueError("5 is too large"), OSError(28, "no room for 5"):
+    ...     add_summary(error)
+    ...     print(summarize(error))
+    ValueError
+    OSError: No space left on device
+    """
+    if not isinstance(error, StreamsError) and getattr(error, "summary", None) is None:
+        number = (error.errno or 0) if isinstance(error, OSError) else 0
+        kind = type(error).__name__
+        setattr(error, "summary", f"{kind}: {os.strerror(number)}" if number > 0 else kind)  # noqa: B010 - errors of others lack it

@@ -41,6 +41,17 @@ def mask_secrets(text: str) -> str:
     return _BEARER.sub(rf"\1{MASK}", _ASSIGNMENT.sub(rf"\1{MASK}", text))
 
 
+def has_credentials(address: str) -> bool:
+    """Returns True if an address has a password, or an option that is one.
+
+    >>> has_credentials("kafka://me:pw@host:9092"), has_credentials("s3://bucket/shop?secret_access_key=abc")
+    (True, True)
+    >>> has_credentials("kafka://one:9092,two:9092"), has_credentials("s3://bucket/shop?region=eu")
+    (False, False)
+    """
+    return bool(_PASSWORD_IN_URL.search(address) or _ASSIGNMENT.search(address))
+
+
 def is_secret(name: str) -> bool:
     """Returns True if the value of a setting is a password or a key, by its name.
 

@@ -23,6 +23,7 @@ from headrace.checkpoint.receipt import Receipt, complete_receipt, decode_receip
 from headrace.checkpoint.recovery import read_fingerprint
 from headrace.checkpoint.rescale import Divider
 from headrace.checkpoint.restore import READY, LmdbEngineProvider, MemoryEngineProvider, restore
+from headrace.checkpoint.sink_delivery import find_sinks
 from headrace.checkpoint.steps import RANGES_PLANNED, TASK_RUN, AtStep, ignore_step, step
 from headrace.checkpoint.storage import Storage
 from headrace.config import Config
@@ -120,6 +121,7 @@ class Cluster:
             divider=Divider(layout_of=self.layouts.__getitem__),
             backfill=None if backfill is None else backfill(self),
             migrates_all=migrates_all,
+            sinks=find_sinks(self.graph, config),
             options=options,
             hooks=CommitHooks(clock=ground.clock, process=ME, has_exited=lambda *_: True, at_step=at_step),
         )  # fmt: skip

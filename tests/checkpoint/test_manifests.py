@@ -151,6 +151,7 @@ def run_of(task: int, number: int) -> Receipt:
     )  # fmt: skip
 
 
+@pytest.mark.slow
 def test_a_manifest_stays_small_with_many_tasks():
     storage = ObjectStorage.at("memory:///", {})
     everything = [[run_of(task, 0) for task in range(2000)]]

@@ -44,6 +44,7 @@ def by_place(rows, count) -> dict:
     return found
 
 
+@pytest.mark.slow
 @settings(max_examples=examples(40), deadline=None)
 @given(outputs, st.booleans())
 def test_the_records_of_a_task_reach_their_partitions_in_their_order(rows, packed):

@@ -5,6 +5,7 @@ import threading
 import pytest
 
 from headrace.checkpoint.serial_executor import SerialExecutor
+from headrace.model.threads import SystemThreads
 
 
 def test_without_room_work_is_done_at_once():
@@ -67,3 +68,50 @@ def test_what_waits_when_it_is_stopped_is_not_done():
     threading.Timer(0.05, go.set).start()
     executor.stop()
     assert done == ["under way"]
+
+
+class ClockedThreads(SystemThreads):
+    """Real threads, and a clock that the test moves."""
+
+    now = 100.0
+
+    def seconds(self):
+        return self.now
+
+
+class Call:
+    """A call that runs until it is told to end."""
+
+    def __init__(self):
+        self.has_begun, self.may_end = threading.Event(), threading.Event()
+
+    def __call__(self):
+        self.has_begun.set()
+        self.may_end.wait()
+
+
+def test_the_next_call_is_prepared_so_that_it_is_ready_when_the_running_one_ends():
+    threads = ClockedThreads()
+    executor, first, second, third = SerialExecutor("x", 2, threads), Call(), Call(), Call()
+    assert executor.estimate_wait(3.0) == 0.0
+    executor.submit(first)
+    first.has_begun.wait()
+    threads.now += 10.0
+    assert executor.estimate_wait(3.0) == 0.0, "it is not known yet how long a call takes"
+    first.may_end.set()
+    executor.drain()
+    assert executor.estimate_wait(3.0) == 0.0, "nothing runs"
+
+    executor.submit(second)
+    second.has_begun.wait()
+    threads.now += 4.0
+    assert executor.estimate_wait(1.0) == 5.0
+    assert executor.estimate_wait(7.0) == 0.0
+    executor.submit(third)
+    assert executor.estimate_wait(7.0) == 16.0, "the queue has a call: the next one need not be prepared"
+    threads.now += 60.0
+    assert executor.estimate_wait(7.0) == 10.0, "the running call takes longer than expected"
+    second.may_end.set()
+    third.may_end.set()
+    executor.drain()
+    executor.stop()

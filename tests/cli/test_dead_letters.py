@@ -110,6 +110,7 @@ def test_what_is_replayed_is_the_record_that_failed_and_is_sent_once(letters, lo
     assert [row[0] for row in orders(log)[1]] == [b"a", b"e", b"a"]
 
 
+@pytest.mark.slow
 def test_many_are_sent_in_their_order(letters, log):
     letters("replay")
     log.append([(DEAD, Records.from_rows([(b"k", b"%d" % n, n, cause("orders", 0)) for n in range(1201)]))])

@@ -122,6 +122,20 @@ def test_a_link_in_the_place_of_local_state_is_not_followed(reset, ground, tmp_p
     assert (kept / "file").exists()
 
 
+def test_nothing_is_reset_if_the_state_directory_is_not_safe(reset, ground, log, tmp_path):
+    played(ground)
+    first = written(log)
+    (tmp_path / "states/app").mkdir(parents=True)
+    (tmp_path / "states/app/file").touch()
+    (tmp_path / "states").chmod(0o777)  # another user can put a link there
+    outcome = reset("--input-topics", "lines")
+    assert outcome.code == 1
+    assert "states can be written by every user" in outcome.err
+    assert (tmp_path / "states/app/file").exists()
+    played(ground)
+    assert written(log) == first
+
+
 @pytest.mark.parametrize("id_", ["..", "../elsewhere", "/srv"])
 def test_an_id_that_is_no_name_is_refused(headrace, address, id_):
     outcome = headrace("reset", "--application-id", id_, "--log", address, "--input-topics", "lines")

@@ -121,19 +121,21 @@ def test_the_status_shows_the_slots_of_a_running_application(command, tmp_path):
     cluster = Cluster(ground, program, limit=4)
     cluster.run()
     slots = [SlotReport(0, "one", 11, ("0_0",), {"0_1": 0}), SlotReport(1, "two", 12, ("0_1",), {"0_0": 3})]
-    cluster.coordinator.describe_owner(lambda: encode_slots(slots, 7))
+    cluster.coordinator.describe_owner(lambda: encode_slots(slots, 7, 2))
     ground.clock.advance(6000)
     cluster.coordinator.renew_lease()
     told = rows(command("status", "--json", at=tmp_path / "running"))
     assert told["state"] == "RUNNING"
     assert told["slots"][1] == {"slot": 1, "host": "two", "process": 12, "tasks": ["0_1"], "standbys": {"0_0": 3}}
     assert told["moves"] == 7
+    assert told["queued_slots"] == 2
     shown = command("status", at=tmp_path / "running").stdout.splitlines()
     at = next(number for number, line in enumerate(shown) if line.split()[:2] == ["slot", "host"])
-    assert [line.split() for line in shown[at + 1 : at + 4]] == [
+    assert [line.split() for line in shown[at + 1 : at + 5]] == [
         ["0", "one", "11", "0_0", "0_1"],
         ["1", "two", "12", "0_1", "0_0", "(3", "behind)"],
         ["7", "tasks", "have", "moved", "to", "another", "slot", "since", "the", "start."],
+        ["2", "slots", "wait", "for", "a", "core", "of", "Spark."],
     ]
     cluster.close()
     assert rows(command("status", "--json", at=tmp_path / "running"))["slots"] == []

@@ -146,6 +146,18 @@ def test_a_setting_without_effect_is_named_once_with_the_reason(said):
     assert said() == []
 
 
+def test_a_setting_that_only_the_other_trigger_reads_is_named_once(said):
+    given = {"num.standby.replicas": 1, "slot.lease.ms": 2000, "driver.ports": "7000-7009", "num.stream.threads": 2}
+    settings.name_settings_of_other_trigger(Config.of(given))
+    assert said() == []
+    config = Config.of(given, processing_trigger="micro-batch")
+    settings.name_settings_of_other_trigger(config)
+    why = "has no effect: only the real-time trigger reads it, and processing.trigger is micro-batch"
+    assert said() == [f"the setting {name} {why}" for name in ("num.standby.replicas", "slot.lease.ms", "driver.ports")]
+    settings.name_settings_of_other_trigger(config)
+    assert said() == []
+
+
 @pytest.mark.parametrize("name", ["max.warmup.replicas", "window.size.ms", "buffered.records.per.partition"])
 def test_what_kafka_streams_has_and_headrace_has_not_is_no_error(name, said):
     Config.of({name: 1})

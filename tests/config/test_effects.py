@@ -11,11 +11,13 @@ from pyspark import cloudpickle
 
 from headrace import Application, Stores, StreamsBuilder, StreamsError, Topology, TopologyError, serde
 from headrace.config import Config
+from headrace.errors import UnsafePathError
 from headrace.log.embedded.file_log import FileLog
 from headrace.model.ids import TaskId
 from headrace.spark.job import Job, remove_old_state
 from headrace.testing import TopologyTestDriver
 from headrace.topology.subtopologies import plan
+from tests.other_users import give_away
 
 TEXTS: dict[str, Any] = {"key": serde.STRING, "value": serde.STRING}
 OPTIMIZED = {"topology.optimization": "all"}
@@ -195,3 +197,35 @@ def test_clean_up_removes_the_state_in_the_default_directory(tmp_path, monkeypat
         (tmp_path / "headrace" / name / "0_0").mkdir(parents=True)
     Application("app", Topology().add_source("in", "a"), "file:x").clean_up()
     assert [folder.name for folder in (tmp_path / "headrace").iterdir()] == ["other"]
+
+
+@pytest.mark.parametrize("unsafe", ["a link of another user", "of another user", "open to everybody"])
+def test_clean_up_deletes_nothing_in_a_state_directory_that_is_not_safe(tmp_path, monkeypatch, unsafe):
+    state, victim = tmp_path / "state", tmp_path / "victim"
+    (victim / "app").mkdir(parents=True)
+    (victim / "app/file").touch()
+    if unsafe == "a link of another user":
+        state.symlink_to(victim)
+        give_away(state, monkeypatch)
+    else:
+        state = victim
+        if unsafe == "of another user":
+            give_away(state, monkeypatch)
+        else:
+            state.chmod(0o777)
+    application = Application("app", Topology().add_source("in", "a"), "file:x", state_dir=str(state))
+    with pytest.raises(UnsafePathError):
+        application.clean_up()
+    assert (victim / "app/file").exists()
+
+
+def test_clean_up_follows_a_link_of_the_users_own_and_none_inside(tmp_path):
+    (tmp_path / "disk/app").mkdir(parents=True)
+    (tmp_path / "state").symlink_to(tmp_path / "disk")
+    (tmp_path / "kept").mkdir()
+    (tmp_path / "disk/app/0_0").symlink_to(tmp_path / "kept")
+    (tmp_path / "disk/other").symlink_to(tmp_path / "kept")
+    for name in ("app", "other", "missing"):
+        Application(name, Topology().add_source("in", "a"), "file:x", state_dir=str(tmp_path / "state")).clean_up()
+    assert [folder.name for folder in (tmp_path / "disk").iterdir()] == ["other"]
+    assert (tmp_path / "kept").exists()

@@ -67,3 +67,24 @@ def test_every_variable_that_the_repository_uses_is_known():
         "HEADRACE_NOTHING_AT_ALL",
     }
     assert not {word for word in used if not word.endswith("_")} - OF_TOOLS - mine - tested
+
+
+# The modules that run with one trigger alone; all others run with both.
+OF_ONE_TRIGGER = {
+    "real-time": {
+        f"spark/{name}.py" for name in ("real_time", "batch_loop", "slot", "slot_pool", "slot_group", "slot_registry")
+    },
+    "micro-batch": {"spark/micro_batch.py", "spark/data_source.py", "spark/slot_process.py"},
+}
+
+
+@pytest.mark.slow
+def test_a_setting_that_only_one_trigger_reads_names_it():
+    readers: dict[str, set[str]] = {row.name: set() for row in ROWS}
+    for file in SOURCE.rglob("*.py"):
+        for node in ast.walk(ast.parse(file.read_text())):
+            if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Load) and node.attr in readers:
+                readers[node.attr].add(str(file.relative_to(SOURCE)))
+    for row in ROWS:
+        only = next((trigger for trigger, some in OF_ONE_TRIGGER.items() if readers[row.name] <= some), None)
+        assert row.metadata["trigger"] == only, f"{row.name} is read by {readers[row.name]}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass
@@ -21,14 +22,14 @@ from headrace import Record
 from headrace.checkpoint.sink_delivery import SinkTarget
 from headrace.checkpoint.storage import open_storage
 from headrace.connect import DeltaSink, FileSink, PostgresSink, Sink, SqlSink, list_files
-from headrace.errors import RecordsRejectedError, SinkUnavailableError, StreamsError
+from headrace.errors import RecordsRejectedError, SinkUnavailableError, StreamsError, summarize
 from headrace.log.open import open_log
 from headrace.model.ids import TopicPartition
 from headrace.model.sink import SinkBatch, SinkContext, SinkPart
 from headrace.serde.internal import ROW
 from headrace.testing import check_sink
 from headrace.testing.sinks import deliver, sample_batches
-from tests.connect.test_sink_delivery import Host
+from tests.connect.test_sink_delivery import Host, lines_above_debug
 
 pytestmark = pytest.mark.slow
 
@@ -246,6 +247,73 @@ def test_a_rejected_record_goes_where_the_policy_says(request, tmp_path, kind, p
         assert sorted(read()) == [(1,), (3,)]
         letters = [] if policy == "continue" else next(iter(log.read(TopicPartition("dead", 0), 0))).rows()
         assert [ROW.decode(letter[2] or b"") for letter in letters] == [{"n": bad}] * (policy == "dead_letter")
+
+
+@pytest.mark.parametrize("policy", ["fail", "continue", "dead_letter"])
+@pytest.mark.parametrize("kind", ["postgres", "mariadb", "files"])
+def test_the_message_of_a_target_which_quotes_a_record_is_not_in_the_log(request, tmp_path, caplog, kind, policy):
+    caplog.set_level(logging.DEBUG, "headrace")
+    table, card = f"quoting_{policy}", "4111-1111"
+    records = [Record(card, {"n": 1}, 0), Record(card, {"n": 2}, 0)]  # a key that is there
+    if kind == "postgres":
+        connect: Any = psycopg.connect
+        dsn = request.getfixturevalue(kind).dsn
+        with closing(connect(dsn, autocommit=True)) as connection:
+            connection.execute(f"create table {table} (id text primary key, n bigint)")
+        sink, named = PostgresSink(dsn, table, key="id"), "duplicate key value violates unique constraint"
+    elif kind == "mariadb":
+        url = request.getfixturevalue(kind).url
+        engine = sa.create_engine(url)
+        with engine.begin() as connection:
+            connection.execute(sa.text(f"create table {table} (id varchar(20) primary key, n bigint)"))
+        engine.dispose()
+        sink, named = SqlSink(url, table, key="id"), "IntegrityError 1062"
+    else:
+        records = [Record("a", {"n": card}, 0)]
+        sink = FileSink(str(tmp_path / table), format="json", key="id", schema={"id": str, "n": int})
+        named = "does not fit the schema"
+    target = SinkTarget(name="s", sink=sink, node="s", key=ROW, value=ROW, on_rejected=policy, dead_letter_topic="dead")
+    with closing(open_log(f"file:{tmp_path}/log", {})) as log:
+        host = Host(open_storage("memory:///"), log, {"s": target}, max_undelivered=0)
+        if policy == "fail":
+            with pytest.raises(RecordsRejectedError, match=card) as raised:
+                host.commit(*records)
+            host.coordinator.abandon()
+            said = summarize(raised.value)
+        else:
+            host.commit(*records)
+            host.coordinator.close()
+            assert card in caplog.text  # at DEBUG
+            said = lines_above_debug(caplog)
+    assert named in said
+    assert card not in said + lines_above_debug(caplog)
+
+
+def test_a_value_of_another_type_is_not_in_the_log(postgres):
+    sink = PostgresSink(postgres.dsn, "typed_wrongly", key="id", create=COLUMNS)
+    with (
+        closing(sink.open(context("typed_wrongly"))) as writer,
+        pytest.raises(RecordsRejectedError, match="4111-1111") as raised,
+    ):
+        writer.write(batch(1, Record("a", {"n": "4111-1111"}, 0)))
+    assert summarize(raised.value) == (
+        "the table typed_wrongly of PostgreSQL rejects a record: InvalidTextRepresentation"
+    )
+
+
+def test_a_connection_that_is_lost_while_rows_are_copied_does_not_quote_them_in_the_log(postgres):
+    sink = PostgresSink(postgres.dsn, "lost", key="id", create=COLUMNS)
+    connect: Any = psycopg.connect
+    with closing(sink.open(context("lost"))) as writer, closing(connect(postgres.dsn, autocommit=True)) as connection:
+        connection.execute(
+            "create function end_it() returns trigger language plpgsql as "
+            "'begin perform pg_terminate_backend(pg_backend_pid()); return new; end'"
+        )
+        connection.execute("create trigger ending before insert on lost for each row execute function end_it()")
+        with pytest.raises(SinkUnavailableError) as raised:
+            writer.write(batch(1, Record("4111-1111", {"n": 1}, 0)))
+    assert "terminating connection" in summarize(raised.value)
+    assert "4111-1111" not in summarize(raised.value)
 
 
 def test_a_server_that_is_not_there_is_said_to_be_away():

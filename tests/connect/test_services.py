@@ -16,7 +16,7 @@ from paho.mqtt.enums import CallbackAPIVersion
 
 from headrace import Record
 from headrace.connect import HttpSink, LogSink, MqttSink, RedisSink
-from headrace.errors import RecordsRejectedError, SinkUnavailableError
+from headrace.errors import RecordsRejectedError, SinkUnavailableError, StreamsError, summarize
 from headrace.log.open import open_log
 from headrace.model.ids import TopicPartition
 from headrace.model.sink import SinkBatch, SinkPart
@@ -86,8 +86,11 @@ class Service(BaseHTTPRequestHandler):
         code = self.answers.pop(0) if self.answers else 200
         if code == 200:
             self.taken.setdefault(self.headers["Idempotency-Key"], body)
+        said = b"" if code == 200 else f"what is {body}?".encode()
         self.send_response(code)
+        self.send_header("Content-Length", str(len(said)))
         self.end_headers()
+        self.wfile.write(said)
 
     def log_message(self, *_) -> None:
         pass
@@ -137,6 +140,21 @@ def test_a_service_that_fails_is_asked_again_and_one_that_rejects_says_which():
         closing(HttpSink(url).open(context("x"))) as writer,
     ):
         writer.write(batch(1, record))
+
+
+@pytest.mark.parametrize("code", [503, 422, 403])
+def test_the_answer_of_a_service_is_not_in_the_log(code):
+    with service() as (url, kind), closing(HttpSink(url).open(context("http"))) as writer:
+        kind.answers.append(code)
+        with pytest.raises(StreamsError, match="4111") as raised:
+            writer.write(batch(1, Record("a", 4111, 0)))
+    assert summarize(raised.value).endswith(f"/orders answers {code}")
+
+
+def test_the_password_in_the_address_of_a_service_is_not_in_its_name():
+    sink = HttpSink("https://me:hunter2@hooks.example:8443/orders?x=1")
+    assert sink.label == "hooks.example:8443/orders"
+    assert "hunter2" not in repr(sink)
 
 
 def read_log(address: str, topic: str) -> list[tuple[int, Any, Any]]:

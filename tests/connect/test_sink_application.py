@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import time
 from contextlib import closing
 from pathlib import Path
@@ -14,10 +15,12 @@ from deltalake import DeltaTable
 from headrace import Admin, Application, Producer, StreamsBuilder, serde
 from headrace.checkpoint.sink_delivery import PartWriter
 from headrace.connect import DeltaSink, PostgresSink
+from headrace.errors import RecordsRejectedError
 from headrace.query import Follower
 from headrace.topology.builder import Topology
 from headrace.web import ApplicationView, Server
 from tests.cli.conftest import headrace
+from tests.connect.test_sink_delivery import lines_above_debug
 from tests.web.servers import ask
 
 __all__ = ["headrace"]
@@ -114,3 +117,35 @@ def test_a_database_that_is_stopped_is_visible_and_gets_the_rest_when_it_is_back
         assert (sink.records, sink.waiting, sink.error) == (100, 0, None)
     with closing(psycopg.connect(postgres.dsn)) as connection:
         assert sorted(connection.execute("select n from stopped").fetchall()) == [(n,) for n in range(100)]
+
+
+@pytest.mark.parametrize("trigger", ["real-time", "micro-batch"])
+@pytest.mark.parametrize("writer", ["driver", "slots"])
+def test_a_record_that_a_database_rejects_is_neither_in_the_log_nor_in_the_health(
+    postgres, tmp_path, caplog, writer, trigger
+):
+    caplog.set_level(logging.DEBUG, "headrace")
+    log, checkpoint = f"file:{tmp_path}/log", str(tmp_path / "checkpoint")
+    Admin(log).create_topic("numbers", partitions=1)
+    builder = StreamsBuilder()
+    numbers = builder.stream("numbers", key=serde.STRING, value=serde.JSON)
+    table = f"rejecting_{writer}_{trigger.replace('-', '_')}"
+    numbers.sink(PostgresSink(postgres.dsn, table, key="id", create=COLUMNS))
+    with Producer(log) as producer:
+        producer.send("numbers", "a", {"n": "4111-1111"}, key_serde=serde.STRING, value_serde=serde.JSON)
+    app = Application(
+        "numbers", builder.build(), log, checkpoint=checkpoint, state_dir=str(tmp_path / "state"), trigger=trigger,
+        delivery_job_min_bytes=1 if writer == "slots" else 1 << 30,
+    )  # fmt: skip
+    view = ApplicationView(follower=Follower.open(checkpoint), application=app)
+    with app, Server(view, insecure=True) as server:
+        await_that(lambda: app.state in {app.State.PENDING_ERROR, app.State.ERROR})
+        answer = ask(server.url, "/health")
+        assert answer.status == 503
+        assert b"4111" not in answer.body
+        assert "4111-1111" in (app.report().error or "")
+        with pytest.raises(RecordsRejectedError, match="4111-1111"):
+            app.drain()
+    said = lines_above_debug(caplog)
+    assert f"numbers has stopped: the sink '{table}' rejects 1 of 1 records of batch" in said
+    assert "4111" not in said

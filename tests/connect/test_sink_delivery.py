@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import errno
+import logging
+import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,9 +18,9 @@ from headrace import Record, StreamsBuilder, TopologyError, serde
 from headrace.checkpoint.coordinator import CommitHooks, CommitOptions, Coordinator
 from headrace.checkpoint.fingerprint import Fingerprint
 from headrace.checkpoint.sink_delivery import SinkTarget, read_progress
-from headrace.checkpoint.storage import Storage, open_storage
+from headrace.checkpoint.storage import DiskStorage, Storage, open_storage
 from headrace.connect import FileSink, Sink, SinkBatch, SinkContext, SinkWriter
-from headrace.errors import CheckpointMismatchError, RecordsRejectedError, StreamsError
+from headrace.errors import CheckpointMismatchError, ProcessingError, RecordsRejectedError, StreamsError, summarize
 from headrace.log.open import open_log
 from headrace.log.protocol import Log
 from headrace.model.ids import TopicPartition
@@ -203,6 +207,92 @@ def test_dead_letters_need_a_topic(log):
     host.coordinator.abandon()
 
 
+@dataclass(frozen=True)
+class QuotingSink(Sink):
+    """Its writer fails with `error`, which quotes the record."""
+
+    error: Callable[[Record], Exception]
+    fails_once: list[bool] = field(default_factory=lambda: [True])
+    guarantee = "atomic"
+
+    def open(self, context: SinkContext) -> SinkWriter:
+        return QuotingWriter(self)
+
+
+class QuotingWriter(SinkWriter):
+    def __init__(self, sink: QuotingSink) -> None:
+        self._sink = sink
+
+    def write(self, batch: SinkBatch) -> None:
+        for some in batch.records():
+            if self._sink.fails_once and self._sink.fails_once.pop():
+                raise self._sink.error(some)
+
+
+def rejection(record: Record) -> Exception:
+    return RecordsRejectedError(f"{record.value} is rejected", [(record, "rejected")])
+
+
+def lines_above_debug(caplog: pytest.LogCaptureFixture) -> str:
+    """The lines of Headrace's log: others may be of a thread of an earlier test."""
+    return "\n".join(
+        line.getMessage()
+        for line in caplog.records
+        if line.levelno > logging.DEBUG and line.name.startswith("headrace")
+    )
+
+
+@pytest.mark.parametrize("allowed", [False, True])
+@pytest.mark.parametrize(
+    "error, named",
+    [
+        (rejection, "the sink 's' rejects 1 of 1 records of batch"),
+        (lambda record: ConnectionError(f"broken at {record.value}"), "ConnectionError"),
+        (lambda record: OSError(errno.ENOSPC, f"no space for {record.value}"), "OSError: "),
+    ],
+    ids=["rejected", "connection", "disk"],
+)
+def test_a_failure_that_does_not_stop_the_application_is_in_the_log_without_the_record(
+    log, caplog, error, named, allowed
+):
+    caplog.set_level(logging.DEBUG)
+    chosen = SinkTarget(
+        name="s", sink=QuotingSink(error), node="s", key=ROW, value=ROW,
+        on_rejected="continue", log_record_values=allowed,
+    )  # fmt: skip
+    host = Host(open_storage("memory:///"), log, {"s": chosen}, max_undelivered=0)
+    host.commit(record(4111))
+    host.coordinator.close()
+    assert named in lines_above_debug(caplog)
+    assert ("4111" in lines_above_debug(caplog)) == allowed
+    assert "4111" in caplog.text
+
+
+@pytest.mark.parametrize(
+    "error", [rejection, lambda record: KeyError(record.value["n"])], ids=["rejected", "another error"]
+)
+def test_an_error_that_stops_the_application_has_a_summary_without_the_record(log, error):
+    chosen = SinkTarget(name="s", sink=QuotingSink(error), node="s", key=ROW, value=ROW)
+    host = Host(open_storage("memory:///"), log, {"s": chosen}, max_undelivered=0)
+    with pytest.raises((RecordsRejectedError, KeyError), match="4111") as raised:
+        host.commit(record(4111))
+    host.coordinator.abandon()
+    assert "4111" not in summarize(raised.value)
+    assert "4111" in summarize(raised.value, with_values=True)
+
+
+def test_a_handler_of_rejected_records_that_fails_does_not_quote_the_record_in_the_log(log):
+    def fail(failure: Any, record: Record, error: Exception) -> str:
+        raise ValueError(f"what is {record.value}?")
+
+    chosen = SinkTarget(name="s", sink=QuotingSink(rejection), node="s", key=ROW, value=ROW, on_rejected=fail)
+    host = Host(open_storage("memory:///"), log, {"s": chosen}, max_undelivered=0)
+    with pytest.raises(ProcessingError, match=r"exception handler itself failed.*4111") as raised:
+        host.commit(record(4111))
+    host.coordinator.abandon()
+    assert summarize(raised.value) == "s: the exception handler itself failed: ValueError"
+
+
 # ------------------------------------------------------------------------------------------------------------- progress
 def test_the_log_gets_nothing_of_what_is_for_a_sink(log):
     host = Host(open_storage("memory:///"), log, sinks(Target()), max_undelivered=0)
@@ -217,6 +307,24 @@ def test_a_new_sink_begins_with_the_next_batch(log):
         last = coordinator.ledger.number
     with Host(storage, log, sinks(target)).coordinator:
         assert read_progress(storage) == {"s": last + 1}
+
+
+def test_the_progress_of_a_sink_is_durable_before_manifests_are_deleted_because_of_it(tmp_path, log, monkeypatch):
+    """The process that has recorded it may have been killed before the name of the file was on disk."""
+    storage, target, synced = open_storage(tmp_path / "checkpoint"), Target(), []
+    host = Host(storage, log, sinks(target), max_undelivered=0, keep=100)
+    for n in range(4):
+        host.commit(record(n))
+    host.coordinator.close()
+
+    delete, fsync = DiskStorage.delete, os.fsync
+    monkeypatch.setattr(
+        os, "fsync", lambda file: synced.append(Path(f"/proc/self/fd/{file}").readlink()) or fsync(file)
+    )
+    monkeypatch.setattr(DiskStorage, "delete", lambda self, name: synced.append(name) or delete(self, name))
+    Host(storage, log, sinks(target)).coordinator.close()
+    deleted = next(at for at, name in enumerate(synced) if str(name).startswith("manifests/"))
+    assert tmp_path / "checkpoint" / "sinks" / "s" in synced[:deleted]
 
 
 def test_a_sink_without_records_makes_progress_so_that_manifests_are_deleted(log):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from contextlib import closing
 from dataclasses import dataclass, replace
 from itertools import count
@@ -11,11 +12,13 @@ import pytest
 from headrace import StreamsBuilder, serde
 from headrace.connect import GeneratorSource, SourceBatch, SourceRecord
 from headrace.connect.source import SOURCE_STEPS, RunningSources, SourceRunner, SourceState
-from headrace.errors import ProducerFencedError, SerializationError, TopologyError
+from headrace.errors import ProducerFencedError, SerializationError, TopologyError, summarize
 from headrace.log.open import open_log
+from headrace.log.protocol import Records
 from headrace.model.ids import TopicPartition
 from headrace.testing import TopologyTestDriver, check_source
 from headrace.topology.connectors import SourceSpec
+from tests.connect.test_sink_delivery import lines_above_debug
 from tests.kafka.fixtures import broker_address
 
 __all__ = ["broker_address"]
@@ -147,13 +150,45 @@ def test_a_source_that_is_away_is_retried_and_nothing_is_lost(tmp_path):
         assert values(log, "flaky") == [1, 2, 3, 4, 5, 6]
 
 
+class Quoting(Flaky):
+    """A source that cannot be opened at first, and whose reader fails with an error that quotes a record."""
+
+    def open(self, position):
+        reader = super().open(position)
+
+        def read(max_records, timeout):
+            raise ValueError("4111-1111 is no number")
+
+        reader.read = read
+        return reader
+
+
+@pytest.mark.parametrize("allowed", [False, True])
+def test_the_log_says_why_a_source_cannot_be_opened_and_does_not_quote_what_it_reads(tmp_path, caplog, allowed):
+    caplog.set_level(logging.DEBUG, "headrace")
+    with closing(open_log(f"file:{tmp_path}")) as log:
+        runner = SourceRunner("shop-flaky", spec_of(Quoting()), log, log_record_values=allowed)
+        for _ in range(5):  # takes over, does not open twice, opens, reads
+            runner.advance()
+        assert runner.report().error == "4111-1111 is no number"
+    said = lines_above_debug(caplog)
+    assert "is away" in said
+    assert ("ValueError" in said) == (not allowed)
+    assert ("4111-1111" in said) == allowed
+
+
 def test_a_record_that_the_serde_rejects_stops_the_source(tmp_path):
     with closing(open_log(f"file:{tmp_path}")) as log:
         spec = spec_of(numbers("numbers", value=serde.STRING))
         runner = SourceRunner("shop-numbers", spec, log)
-        with pytest.raises(SerializationError, match=r"the value of a record of the source 'numbers'.*value="):
+        with pytest.raises(
+            SerializationError, match=r"the value of a record of the source 'numbers'.*value="
+        ) as raised:
             run_to_end(runner)
         assert runner.report().state == SourceState.FAILED
+        assert summarize(raised.value).startswith(
+            "the value of a record of the source 'numbers' cannot be written with"
+        )
 
 
 def test_threads_run_the_sources_of_an_application(tmp_path):
@@ -237,3 +272,29 @@ def test_rows_are_written_as_objects_of_a_type(tmp_path):
         runner = SourceRunner("shop-customers", replace(typed, source=source), log)
         with pytest.raises(SerializationError, match="Expected `int`, got `str`"):
             run_to_end(runner)
+
+
+# ---------------------------------------------------------------------------------- records that Headrace did not write
+def test_foreign_records_in_the_position_topic_do_not_hide_the_position(address, name):
+    with closing(open_log(address)) as log:
+        for _ in range(2):
+            runner = SourceRunner(f"shop-{name}", spec_of(numbers(name)), log)
+            run_to_end(runner)
+            runner.close()
+            foreign = Records([b"other"] * 100, [b"x"] * 100, [1] * 100)
+            log.append([(TopicPartition(f"shop-{name}-position", 0), foreign)])
+        assert values(log, name) == list(range(7))
+
+
+def test_a_damaged_position_is_named(address, name):
+    with closing(open_log(address)) as log:
+        runner = SourceRunner(f"shop-{name}", spec_of(numbers(name)), log)
+        run_to_end(runner)
+        runner.close()
+        log.append([(TopicPartition(f"shop-{name}-position", 0), Records([b"position"], [b"{"], [1]))])
+        runner = SourceRunner(f"shop-{name}", spec_of(numbers(name)), log)
+        assert runner.advance() > 0
+        assert runner.report().state is SourceState.RETRYING
+        assert f"shop-{name}-position-0 has a record that is no position of a source" in (runner.report().error or "")
+        runner.close()
+        assert values(log, name) == list(range(7))

@@ -13,7 +13,6 @@ bash      The commands run one after the other, and each exits with 0. `headrace
 
 from __future__ import annotations
 
-import os
 import re
 import shlex
 import signal
@@ -224,17 +223,16 @@ def test_start_is_followed_from_an_empty_directory(everything, tmp_path):
     assert follower.commands == 7
 
 
-if "HEADRACE_FAULTS" in os.environ:  # `make test-faults`: half a minute, for commands that tests/kafka has, too
-
-    @pytest.mark.spark
-    @pytest.mark.kafka
-    def test_start_is_followed_on_kafka(everything, tmp_path):
-        page = ROOT / "docs/start.md"
-        (saved,) = re.findall(
-            r"Save this as `words.py`:\n\n```python\n(.*?)^```", page.read_text(), re.MULTILINE | re.DOTALL
-        )
-        (tmp_path / "words.py").write_text(saved)
-        follower = Follower(page, everything, tmp_path)
-        (commands,) = (block.text for block in blocks(page) if block.kind == "bash" and "broker" in block.text)
-        follower._run_commands(commands)
-        assert follower.commands == 6
+@pytest.mark.long  # half a minute, for commands that tests/kafka has, too
+@pytest.mark.spark
+@pytest.mark.kafka
+def test_start_is_followed_on_kafka(everything, tmp_path):
+    page = ROOT / "docs/start.md"
+    (saved,) = re.findall(
+        r"Save this as `words.py`:\n\n```python\n(.*?)^```", page.read_text(), re.MULTILINE | re.DOTALL
+    )
+    (tmp_path / "words.py").write_text(saved)
+    follower = Follower(page, everything, tmp_path)
+    (commands,) = (block.text for block in blocks(page) if block.kind == "bash" and "broker" in block.text)
+    follower._run_commands(commands)
+    assert follower.commands == 6

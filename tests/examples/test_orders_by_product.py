@@ -1,3 +1,5 @@
+import pytest
+
 from examples import orders_by_product
 from examples.orders_by_product import CompleteOrder, Customer, Order, Product, Sales
 from tests.examples.playing import Play, generated
@@ -75,6 +77,7 @@ def test_a_customer_who_leaves_leaves_the_order_behind():
         assert play.stored("sales")["lamp"] == Sales(LAMP, 1, 2, 1_000)
 
 
+@pytest.mark.slow
 def test_the_tables_are_what_one_would_compute_from_the_latest_rows():
     events = generated(orders_by_product)
     latest = {"orders": {}, "products": {}, "customers": {}}

@@ -5,8 +5,10 @@ The file has the `RunSettings` in JSON.
 
 from __future__ import annotations
 
+import faulthandler
 import logging
 import os
+import signal
 import sys
 import threading
 from contextlib import closing
@@ -25,6 +27,7 @@ from tests.faults import programs
 from tests.faults.kills import TRANSACTION, Kill, Killer
 
 SETTINGS = "RUN_SETTINGS"
+STACKS = signal.SIGUSR1  # has a run write the stacks of its threads
 
 
 class RunSettings(msgspec.Struct):
@@ -38,6 +41,7 @@ class RunSettings(msgspec.Struct):
     checkpoint: str = ""
     master: str = ""
     tables: list[str] = []  # stores to be read at the end
+    own_state: bool = False  # every host has a directory of local state of its own, the default one
     patient: bool = False  # waits until the one before may be followed
     until: str = ""  # a file: it runs until that is there, and nothing is left to do
     run: int = 0
@@ -47,7 +51,8 @@ class RunSettings(msgspec.Struct):
         program: programs.Program = getattr(programs, self.program)
         return Application(
             "app", program.build(), self.log or f"file:{here}/log",
-            checkpoint=self.checkpoint or str(here / "checkpoint"), state_dir=str(here / "state"), spark=spark,
+            checkpoint=self.checkpoint or str(here / "checkpoint"),
+            state_dir=None if self.own_state else str(here / "state"), spark=spark,
             config={**program.config, **self.config},
             at_step=self.killer(),
         )  # fmt: skip
@@ -62,6 +67,7 @@ def app() -> Application:
 
 
 def main(path: str) -> None:
+    faulthandler.register(STACKS)
     settings = msgspec.json.decode(Path(path).read_bytes(), type=RunSettings)
     logging.basicConfig(format="%(levelname)s: %(message)s")
     if settings.log:

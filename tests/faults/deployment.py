@@ -11,7 +11,7 @@ import sys
 import threading
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
@@ -28,7 +28,7 @@ from headrace.log.protocol import Log
 from headrace.model.ids import TaskId, TopicPartition
 from tests.expected import values_by_key
 from tests.faults import programs
-from tests.faults.application_run import SETTINGS, RunSettings
+from tests.faults.application_run import SETTINGS, STACKS, RunSettings
 from tests.faults.kills import Kill
 
 ROOT = Path(__file__).parents[2]
@@ -135,7 +135,7 @@ def wait_until(reached: Callable[[], bool], run: Run) -> None:
             return
         assert run.process.poll() is None, run.last_words
         event.wait(0.05)
-    raise AssertionError(f"it was never so: {run.last_words}")
+    raise AssertionError(f"it was never so: {run.ask_for_stacks()}")
 
 
 class Feedable(Protocol):
@@ -187,7 +187,14 @@ class Run:
     @property
     def last_words(self) -> str:
         """For who has to find out why it has ended."""
-        return f"exit code {self.process.poll()}: ... {self.said[-3000:]}"
+        return f"exit code {self.process.poll()}: ... {self.said[-6000:]}"
+
+    def ask_for_stacks(self) -> str:
+        """Has a run that hangs write where its threads are, and returns its last words."""
+        self.process.send_signal(STACKS)
+        with suppress(subprocess.TimeoutExpired):
+            self.process.wait(1)
+        return self.last_words
 
     def landed(self) -> int:
         return len(list(self.folder.glob("landed-*")))
@@ -199,7 +206,10 @@ class Run:
 
     def end(self) -> int:
         """Waits for the end of the process itself; what it leaves behind goes on."""
-        return self.process.wait(PATIENCE)
+        try:
+            return self.process.wait(PATIENCE)
+        except subprocess.TimeoutExpired:
+            raise AssertionError(f"it did not end in {PATIENCE} s: {self.ask_for_stacks()}") from None
 
     def ends_well(self) -> None:
         assert self.end() == 0, self.last_words

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import os
 import signal
+from collections.abc import Collection
 from pathlib import Path
 from typing import NamedTuple
 
-DRIVER, HOME, WORKERS, EXECUTOR, HANG = "driver", "home", "workers", "executor", "hang"
-ZOMBIE, SLEEPER, BROKER, STALL = "zombie", "sleeper", "broker", "stall"
+DRIVER, HOME, WORKERS, EXECUTOR, SLOT, HANG = "driver", "home", "workers", "executor", "slot", "hang"
+ZOMBIE, SLEEPER, BROKER, STALL, SHUTDOWN = "zombie", "sleeper", "broker", "stall", "shutdown"
 JVM = "jvm"
 TRANSACTION = "transaction"  # of Kafka, when it is committed: a step that only tests know
-_STOPPED = {HANG, ZOMBIE, SLEEPER, STALL}
+_SIGNALS = {
+    **dict.fromkeys((HANG, ZOMBIE, SLEEPER, STALL), signal.SIGSTOP),
+    SHUTDOWN: signal.SIGTERM,  # of a broker, which then ends cleanly
+}
 
 
 class Kill(NamedTuple):
@@ -34,14 +38,15 @@ class Killer:
                 self.land(number, kill)
 
     def land(self, number: int, kill: Kill) -> None:
-        if not once(self.folder / f"landed-{number}"):
+        landed = self.folder / f"landed-{number}"
+        victims = [] if landed.exists() else self.victims(kill.whom)
+        if not victims or not once(landed):
             return
-        victims = self.victims(kill.whom)
         if kill.whom == ZOMBIE:
             self.abandon()
-        (self.folder / f"landed-{number}").write_text(" ".join(map(str, victims)))
+        landed.write_text(" ".join(map(str, victims)))
         for process in victims:
-            os.kill(process, signal.SIGSTOP if kill.whom in _STOPPED else signal.SIGKILL)
+            os.kill(process, _SIGNALS.get(kill.whom, signal.SIGKILL))
 
     def abandon(self) -> None:
         """As if this process were on a host that is cut off: no process finds it, and no process waits for it any more.
@@ -64,17 +69,35 @@ class Killer:
             case "driver" | "hang":
                 return [self.driver]
             case "jvm":
-                return [process for process in processes() if parent_of(process) == self.driver and is_java(process)]
+                return self.jvms()
             case "home" | "zombie" | "sleeper":
                 return [os.getpid()]
-            case "broker" | "stall":
+            case "broker" | "stall" | "shutdown":
                 return [int((self.folder.parent / "broker").read_text())]
             case "workers":
                 return [process for process in processes() if parent_of(process) == os.getpgrp()]
+            case "slot":
+                return self.slots()[:1] if self.is_driver() else [os.getpid()]
             case _:
-                executor = parent_of(os.getpgrp())
-                assert is_java(executor)
-                return [executor]
+                executors = self.executors()[:1] if self.is_driver() else [parent_of(os.getpgrp())]
+                assert all(map(is_java, executors))
+                return executors
+
+    # In the driver, which must have started its JVM itself.
+    def is_driver(self) -> bool:
+        return os.getpid() == self.driver
+
+    def jvms(self) -> list[int]:
+        return [process for process in children_of([self.driver]) if is_java(process)]
+
+    def executors(self) -> list[int]:
+        """With the master local-cluster, the JVM of the driver starts them."""
+        return [process for process in children_of(self.jvms()) if is_java(process)]
+
+    def slots(self) -> list[int]:
+        """The daemons of Spark are children of executors, or of the JVM of the driver."""
+        started = children_of([*self.jvms(), *self.executors()])
+        return children_of([process for process in started if not is_java(process)])
 
 
 def counted(file: Path) -> int:
@@ -107,13 +130,32 @@ def processes() -> list[int]:
     return [int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit()]
 
 
+def children_of(parents: Collection[int]) -> list[int]:
+    """Those that still run."""
+    return [process for process in processes() if parent_of(process) in parents and not is_dead(process)]
+
+
 def is_java(process: int) -> bool:
-    return Path(f"/proc/{process}/comm").read_text() == "java\n"
+    """False if there is no such process any more."""
+    try:
+        return Path(f"/proc/{process}/comm").read_text() == "java\n"
+    except OSError:
+        return False
 
 
 def parent_of(process: int) -> int:
     """0 if there is no such process any more."""
+    return int(status_of(process)[1])
+
+
+def is_dead(process: int) -> bool:
+    """It is gone, or its parent has yet to learn of its end."""
+    return status_of(process)[0] in "XZ"
+
+
+def status_of(process: int) -> list[str]:
+    """What the kernel says of it, from its state on."""
     try:
-        return int(Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[1])
+        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
     except OSError:
-        return 0
+        return ["X", "0"]

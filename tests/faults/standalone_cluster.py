@@ -6,7 +6,8 @@
         worker.kill()
 
 A worker stands for a host. Its executors and their Python workers are in its session, so `WorkerProcess.processes` is
-everything that a host would take with it. All of them share the file system.
+everything that a host would take with it. All of them share the file system, and have the same address. Workers that
+are apart (`is_apart`) have addresses of their own; the default directories of local state are always their own.
 """
 
 from __future__ import annotations
@@ -23,7 +24,9 @@ from typing import Self
 
 import pyspark
 
+from headrace.spark.class_archive import spark_archive
 from tests.faults.deployment import PATIENCE, ROOT, members
+from tests.faults.kills import children_of, is_java
 
 SPARK_HOME = Path(pyspark.__file__).parent
 HOST = "127.0.0.1"
@@ -32,7 +35,7 @@ REGISTERED = "Successfully registered with master"
 READY = "Successfully registered with driver"
 EXECUTOR = "CoarseGrainedExecutorBackend"
 # The JVMs only coordinate: their compilers and collectors must not compete with the work.
-SMALL_JVM = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+SMALL_JVM = " ".join(["-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", *spark_archive().options()])
 DEFAULTS = {
     "spark.driver.host": HOST,
     "spark.driver.bindAddress": HOST,
@@ -44,14 +47,14 @@ DEFAULTS = {
 class DaemonProcess:
     """A class of Spark in a JVM of its own, in a session of its own."""
 
-    def __init__(self, cluster: StandaloneCluster, name: str, *command: str) -> None:
+    def __init__(self, cluster: StandaloneCluster, name: str, *command: str, **environment: str) -> None:
         self.folder = cluster.folder / name
         self.folder.mkdir()
         with (self.folder / "output").open("wb") as output:
             self._process = subprocess.Popen(
                 [str(SPARK_HOME / "bin" / "spark-class"), *command],
                 cwd=self.folder,
-                env={**os.environ, **cluster.environment},
+                env={**os.environ, **cluster.environment, **environment},
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,
@@ -105,12 +108,17 @@ class WorkerProcess(DaemonProcess):
     def executors(self) -> list[int]:
         return [process for process in self.processes() if EXECUTOR in command_of(process)]
 
+    def python_workers(self) -> list[int]:
+        """The daemons of the executors fork them."""
+        daemons = [process for process in children_of(self.executors()) if not is_java(process)]
+        return children_of(daemons)
+
 
 class StandaloneCluster:
-    """A master at `master`, and the workers that tests add."""
+    """A master at `master`, and the workers that tests add. `is_apart` gives each worker an address of its own."""
 
-    def __init__(self, folder: Path, cores: int = 2) -> None:
-        self.folder, self._cores = folder, cores
+    def __init__(self, folder: Path, cores: int = 2, *, is_apart: bool = False) -> None:
+        self.folder, self._cores, self._is_apart = folder, cores, is_apart
         configuration = folder / "conf"
         configuration.mkdir(parents=True)
         lines = [f"{name} {value}\n" for name, value in DEFAULTS.items()]
@@ -138,10 +146,12 @@ class StandaloneCluster:
 
     def add_workers(self, count: int) -> list[WorkerProcess]:
         new: list[WorkerProcess] = []
-        for number in range(count):
-            command = ["org.apache.spark.deploy.worker.Worker", "--host", HOST, "--port", "0", "--webui-port", "0"]
+        for number in range(len(self._daemons), len(self._daemons) + count):
+            name, host = f"worker-{number}", f"127.0.0.{2 + number}" if self._is_apart else HOST
+            command = ["org.apache.spark.deploy.worker.Worker", "--host", host, "--port", "0", "--webui-port", "0"]
             room = ["--cores", str(self._cores), "--memory", "1g", "--work-dir", "work"]
-            new.append(WorkerProcess(self, f"worker-{len(self._daemons) + number}", *command, *room, self.master))
+            own = {"SPARK_LOCAL_IP": host, "XDG_STATE_HOME": str(self.folder / name / "state")}
+            new.append(WorkerProcess(self, name, *command, *room, self.master, **own))
         self.workers += new
         self._daemons += new
         for worker in new:

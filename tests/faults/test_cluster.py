@@ -1,7 +1,8 @@
 """Word count on Kafka and on a real Spark cluster, whose parts are killed, stand still, and join.
 
 Every word of every line gives one result, which must be one more than the word's result before: a line that is lost or
-counted twice is seen at once. HEADRACE_FAULTS says how many faults there are; `make test-faults` is the long form.
+counted twice is seen at once. HEADRACE_FAULTS says how many faults there are; `make test-faults` is the long form, and
+`make test-faults TRIGGER=micro-batch` has the faults by chance with that trigger.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import closing, suppress
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -22,21 +23,26 @@ from typing import Any
 import pytest
 
 from headrace.log.kafka import KafkaLog
+from headrace.log.protocol import Records
+from headrace.model.ids import TopicPartition
 from headrace.testing import KafkaBroker
 from tests.faults.committed_readers import CountWitness
 from tests.faults.deployment import Deployment, Run, wait_until
 from tests.faults.programs import WORD_COUNT, line
 from tests.faults.standalone_cluster import StandaloneCluster, WorkerProcess
-from tests.web.servers import ask
+from tests.web.servers import Answer, ask
 
 pytestmark = [pytest.mark.spark, pytest.mark.kafka, pytest.mark.slow]
 
 FAULTS = int(os.environ.get("HEADRACE_FAULTS", "3"))
+IS_REAL_TIME = os.environ.get("HEADRACE_PROCESSING_TRIGGER", "real-time") == "real-time"
 URL = re.compile(r"http://127\.0\.0\.1:\d+")
 QUICK = {"socket.timeout.ms": 1000, "socket.connection.setup.timeout.ms": 1000, "reconnect.backoff.max.ms": 200}
 CONFIG: dict[str, Any] = {"slot.lease.ms": 3000, "receipt.max.bytes": 0, **QUICK}
+TOKEN = "a token of the tests"  # noqa: S105
 JOIN = 10.0  # seconds from the registration of an executor until its slots have tasks
 LINES = 40  # that are sent with every fault
+WORDS = 4000  # different ones: a task of one of the eight partitions has 500 of them
 
 
 @pytest.fixture(scope="module")
@@ -46,8 +52,9 @@ def broker() -> Iterator[KafkaBroker]:
 
 
 @pytest.fixture
-def cluster(tmp_path: Path) -> Iterator[StandaloneCluster]:
-    with StandaloneCluster(tmp_path / "cluster") as cluster:
+def cluster(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[StandaloneCluster]:
+    """Two workers; with the parameter True each has an address of its own, as every further one."""
+    with StandaloneCluster(tmp_path / "cluster", is_apart=getattr(request, "param", False)) as cluster:
         cluster.add_workers(2)
         yield cluster
 
@@ -62,12 +69,19 @@ class Scenario:
         self.run = self.start()
 
     def start(self) -> Run:
-        options = ["--master", self.cluster.master, "--web", "--no-token", "--port", "0"]
-        return self.place.command(*options, environment=self.cluster.environment)
+        options = ["--master", self.cluster.master, "--web", "--port", "0"]
+        return self.place.command(*options, environment={**self.cluster.environment, "HEADRACE_TOKEN": TOKEN})
 
     def feed(self, lines: int) -> None:
         self.sent.update(word for n in range(self.place.fed, self.place.fed + lines) for word in line(n).split())
         self.place.feed(lines)
+
+    def feed_words(self, *words: str) -> None:
+        """Sends lines of one word each."""
+        with closing(self.place.log()) as log:
+            values = [word.encode() for word in words]
+            log.append([(TopicPartition("lines", 0), Records([b"0"] * len(words), values, [0] * len(words)))])
+        self.sent.update(words)
 
     def await_results(self) -> None:
         """Waits until everything that was sent is counted."""
@@ -75,15 +89,32 @@ class Scenario:
 
     def reported(self) -> dict[str, Any]:
         """What the dashboard says about slots and moves; no slots while the application starts."""
-        url = URL.search(self.run.said)
-        try:
-            answer = None if url is None else ask(url[0], "/api/durability")
-        except OSError:
-            answer = None
+        answer = self.ask("/api/durability")
         return answer.json if answer is not None and answer.status == 200 else {"slots": [], "moves": 0}
 
     def slots(self) -> list[dict[str, Any]]:
         return self.reported()["slots"]
+
+    def ask(self, path: str, method: str = "GET") -> Answer | None:
+        """The answer of the application's web server; None while the application starts."""
+        url = URL.search(self.run.said)
+        try:
+            return None if url is None else ask(url[0], path, method=method, authorization=f"Bearer {TOKEN}")
+        except OSError:
+            return None
+
+    def scale(self, slots: int) -> None:
+        answer = self.ask(f"/actions/scale?slots={slots}", "POST")
+        assert answer is not None
+        assert answer.status == 200, answer.body
+
+    def restored_entries(self) -> float:
+        """Entries of state that slots have restored so far, from deltas of the checkpoint."""
+        answer = self.ask("/metrics")
+        assert answer is not None
+        found = re.search(r"^headrace_restored_entries_total (\S+)$", answer.body.decode(), re.MULTILINE)
+        assert found is not None
+        return float(found[1])
 
     def await_slots(self, count: int) -> list[dict[str, Any]]:
         """Waits until so many slots have tasks. Lines are sent: tasks move between two batches."""
@@ -96,8 +127,15 @@ class Scenario:
         return self.slots()
 
     def has_standbys(self) -> bool:
-        """Every task with a store has a standby that is not behind."""
-        found = {task: behind for slot in self.slots() for task, behind in slot["standbys"].items()}
+        """Every task with a store has a standby on another host that is not behind."""
+        slots = self.slots()
+        hosts = {task: slot["host"] for slot in slots for task in slot["tasks"]}
+        found = {
+            task: behind
+            for slot in slots
+            for task, behind in slot["standbys"].items()
+            if slot["host"] != hosts.get(task)
+        }
         return found == {f"1_{part}": 0 for part in range(WORD_COUNT.partitions)}
 
     def await_some(self, find: Callable[[], list[Any]]) -> list[Any]:
@@ -142,8 +180,8 @@ def make_scenario(
 ) -> Iterator[Callable[..., Scenario]]:
     made: list[Scenario] = []
 
-    def make(**config: Any) -> Scenario:
-        place = deploy("WORD_COUNT", log=broker.address, config={**CONFIG, **config})
+    def make(*, own_state: bool = False, **config: Any) -> Scenario:
+        place = deploy("WORD_COUNT", log=broker.address, own_state=own_state, config={**CONFIG, **config})
         made.append(Scenario(cluster, broker, place))
         made[-1].witness.__enter__()
         return made[-1]
@@ -158,6 +196,13 @@ def make_scenario(
 
 
 # ------------------------------------------------------------------------------------------------------------- faults
+def kill_python_worker(scenario: Scenario, chance: random.Random) -> str:
+    """Kills a Python worker of an executor. With the micro-batch trigger no slot is reported."""
+    found = scenario.await_some(lambda: [one for worker in scenario.cluster.workers for one in worker.python_workers()])
+    os.kill(chance.choice(found), signal.SIGKILL)
+    return f"SIGKILL for one of {len(found)} Python workers"
+
+
 def kill_slot(scenario: Scenario, chance: random.Random) -> str:
     """Kills the Python worker of an executor that serves a slot."""
     return send_signal(scenario, chance, signal.SIGKILL)
@@ -207,11 +252,14 @@ def kill_driver(scenario: Scenario, chance: random.Random) -> str:
 
 
 def restart_broker(scenario: Scenario, chance: random.Random) -> str:
-    scenario.broker.restart()
-    return "SIGKILL for the broker"
+    at_once = chance.random() < 0.5  # before its cluster has noticed that it was away
+    scenario.broker.restart(at_once=at_once)
+    return f"SIGKILL for the broker, which restarts{' at once' * at_once}"
 
 
-KINDS = (kill_slot, stop_slot, kill_executor, kill_worker, kill_host, kill_driver, restart_broker)
+# A task that stands still is replaced by the lease of its slot, which the micro-batch trigger has not.
+OF_SLOTS = (kill_slot, stop_slot) if IS_REAL_TIME else (kill_python_worker,)
+KINDS = (*OF_SLOTS, kill_executor, kill_worker, kill_host, kill_driver, restart_broker)
 
 
 def choose_faults(chance: random.Random) -> Iterator[Callable[[Scenario, random.Random], str]]:
@@ -241,8 +289,11 @@ def test_random_faults_lose_nothing_and_repeat_nothing(make_scenario, chance):
 
 
 # ---------------------------------------------------------------------------------------------------------- workers
-def test_a_worker_that_joins_gets_slots_and_the_tasks_of_one_that_is_killed_move(make_scenario):
-    scenario: Scenario = make_scenario(**{"num.standby.replicas": 1})
+@pytest.mark.slots
+@pytest.mark.parametrize("cluster", [True], indirect=True, ids=["hosts of their own"])
+def test_a_worker_that_joins_gets_slots_and_standbys_take_over_from_one_that_is_killed(make_scenario):
+    scenario: Scenario = make_scenario(own_state=True, **{"num.standby.replicas": 1})
+    scenario.feed_words(*(f"word{n}" for n in range(WORDS)))
     scenario.feed(LINES)
     scenario.await_results()
     scenario.await_slots(3)  # two workers with two cores each, one of which stays free
@@ -256,10 +307,13 @@ def test_a_worker_that_joins_gets_slots_and_the_tasks_of_one_that_is_killed_move
     took = time.monotonic() - started
     sys.stdout.write(f"a worker joins: an executor after {started - joined:.1f} s, slots {took:.1f} s after that\n")
     assert took < JOIN * max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1))  # where others have the cores too
+    scenario.scale(3)  # as many as the other two workers have room for, so that only the killed slots are replaced
+    scenario.await_slots(3)
     scenario.await_results()
     wait_until(scenario.has_standbys, scenario.run)
 
     victim, moves = scenario.workers_with_slots()[0], scenario.reported()["moves"]
+    restored = scenario.restored_entries()
     scenario.feed(LINES)
     victim.kill_all()
     killed = time.monotonic()
@@ -267,6 +321,8 @@ def test_a_worker_that_joins_gets_slots_and_the_tasks_of_one_that_is_killed_move
     scenario.await_results()
     sys.stdout.write(f"results flow again {time.monotonic() - killed:.1f} s after a worker was killed\n")
     assert scenario.reported()["moves"] > moves
+    entries = scenario.restored_entries() - restored
+    assert entries < WORDS / 20, f"{entries:.0f} entries came from the checkpoint, although there were standbys"
     scenario.cluster.workers.remove(victim)
     scenario.await_slots(3)
     assert scenario.run.process.pid == driver

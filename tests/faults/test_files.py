@@ -66,6 +66,7 @@ def test_local_state_is_rebuilt_and_never_used_if_it_is_another(deploy: Callable
         app.drain(PATIENCE_MS)
     whole.feed(place.fed - whole.fed)
     whole.run()
+    place.check_outputs()
     assert (place.outputs(), place.stores()) == (whole.outputs(), whole.stores())
 
 
@@ -99,6 +100,7 @@ def test_damaged_files_are_named_or_rebuilt(deploy: Callable[..., Deployment]):
     place.feed(8)
     whole = copy_of(place, "whole")
     whole.run()
+    whole.check_outputs()
     named = 0
     for number, (pattern, damage) in enumerate(CASES):
         damaged = copy_of(place, f"damaged-{number}")

@@ -1,7 +1,8 @@
 """Applications whose log is a Kafka cluster, while drivers, workers and brokers are killed or stand still.
 
 Somebody reads what is committed all the time, and must see exactly what a run on the embedded log has written that was
-never disturbed. HEADRACE_FAULTS says how many kills by chance there are: `make test-faults` is the long form.
+never disturbed, and whose output the test driver confirms. HEADRACE_FAULTS says how many kills by chance there are:
+`make test-faults` is the long form.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import re
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
@@ -26,7 +28,7 @@ from headrace.testing import KafkaBroker
 from headrace.testing.broker import _answers
 from tests.faults.committed_readers import Line, Witness
 from tests.faults.deployment import Deployment, Row, Run, wait_until
-from tests.faults.kills import BROKER, HANG, HOME, SLEEPER, STALL, TRANSACTION, WORKERS, ZOMBIE, Kill
+from tests.faults.kills import BROKER, HANG, HOME, SHUTDOWN, SLEEPER, STALL, TRANSACTION, WORKERS, ZOMBIE, Kill
 
 pytestmark = [pytest.mark.spark, pytest.mark.kafka, pytest.mark.slow]
 
@@ -37,10 +39,16 @@ QUICK = {"socket.timeout.ms": 1000, "socket.connection.setup.timeout.ms": 1000, 
 SMALL: dict[str, Any] = {"batch.max.records": 2, "receipt.max.bytes": 0, "slot.lease.ms": 3000, **QUICK}
 SHARED = {**SMALL, "delivery.job.min.bytes": 1}  # every batch is delivered by a Spark job
 HASTY = {**SMALL, "default.api.timeout.ms": 2000}  # gives up before a broker is back
-FORMS = [pytest.param(SMALL, id="by one"), *([pytest.param(SHARED, id="in shares")] if IS_LONG else [])]
+PATIENT = {**SMALL, "default.api.timeout.ms": 180_000}  # however busy the machine is on which the broker starts
+DEFAULT = {"batch.max.records": 2, "receipt.max.bytes": 0}  # of a client: a request waits for 60 seconds
+FORMS = [pytest.param(SMALL, id="by one"), pytest.param(SHARED, id="in shares", marks=pytest.mark.long)]
 STEPS = (*BATCH, TRANSACTION)
 IN_WORKERS = (TASK_RUN, DELTA_WRITTEN, RECEIPT)
 WAITING = re.compile("waiting for|Trying again")  # a line about the cluster, of a request or of a client
+SHARE_KILLS = (
+    *(Kill(f"before {SHARE}", 5, SLEEPER), Kill(f"after {SHARE}", 5)),  # one of two shares is delivered
+    *(Kill(f"before {SHARE}", 3, HOME), Kill(f"after {SHARE}", 6, HOME), Kill(f"before {SHARE}", 14, ZOMBIE)),
+)
 Outputs = dict[TopicPartition, list[Line]]
 
 
@@ -61,14 +69,16 @@ class Scenario:
     def _note_broker(self) -> None:
         (self.place.folder / "broker").write_text(str(self.broker.pid))
 
-    def restart_broker(self) -> None:
-        self.broker.restart()
+    def restart_broker(self, *, at_once: bool = True, clean: bool = False) -> None:
+        """Not at once: after its cluster has noticed that it was away."""
+        self.broker.restart(at_once=at_once, clean=clean)
         self._note_broker()
 
     def check(self) -> None:
         """All was seen in time, nothing else is there, and the stores are what they should be."""
         self.witness.sees_all()
         assert lines_of(self.place.outputs()) == self._due
+        self.place.check_outputs()
         assert self.place.stores() == self._stores
 
 
@@ -200,13 +210,12 @@ def test_of_two_instances_the_one_that_slept_in_the_middle_of_a_commit_must_stop
 # ------------------------------------------------------------------------------------------------------------- shares
 def test_processes_killed_or_stopped_while_they_deliver_shares_lose_and_repeat_nothing(make_scenario, jvm):
     scenario = make_scenario(120, config=SHARED)
-    one_of_two = [Kill(f"before {SHARE}", 5, SLEEPER), Kill(f"after {SHARE}", 5)]
     all_but_the_marker = [Kill(f"before {DELIVERY}", 4)]
-    for kills in (one_of_two, all_but_the_marker):
+    for kills in (SHARE_KILLS[:2], all_but_the_marker):
         run = scenario.place.start(*kills, environment=jvm)
         run.ends_by_kill()
         assert run.landed() == len(kills)
-    kills = [Kill(f"before {SHARE}", 3, HOME), Kill(f"after {SHARE}", 6, HOME), Kill(f"before {SHARE}", 14, ZOMBIE)]
+    kills = SHARE_KILLS[2:]
     run = scenario.place.start(*kills, environment=jvm)
     wait_until(lambda: bool(run.victims(2)), run)
     wake_up_later(scenario, run, *run.victims(2))
@@ -231,11 +240,46 @@ def test_brokers_that_die_or_stand_still_during_a_commit_are_waited_for(make_sce
     run = scenario.place.start(*kills, Kill(f"before {TRANSACTION}", 18, STALL), environment=jvm)
     for number in (1, 2):
         wait_until(lambda number=number: run.landed() == number, run)
-        scenario.restart_broker()
+        scenario.restart_broker(at_once=False)
     wait_until(lambda: run.landed() == 3, run)
     warnings = len(WAITING.findall(run.said))
     wait_until(lambda: len(WAITING.findall(run.said)) > warnings, run)
     scenario.broker.resume()
+    run.ends_well()
+    scenario.check()
+
+
+@pytest.mark.parametrize("ending", [BROKER, SHUTDOWN], ids=["killed", "shut down"])
+def test_a_broker_that_restarts_at_once_in_the_middle_of_deliveries_changes_nothing(make_scenario, jvm, ending):
+    """It is back before its cluster has noticed that it was away: Kafka may lose the ends of transactions then."""
+    scenario = make_scenario(200, config=PATIENT)
+    moments = [f"before {TRANSACTION}", f"after {TRANSACTION}"] * 2
+    kills = [Kill(moment, 6 * number, ending) for number, moment in enumerate(moments, 1)]
+    run = scenario.place.start(*kills, environment=jvm)
+    for number in range(1, len(kills) + 1):
+        wait_until(lambda number=number: run.landed() >= number, run)
+        scenario.restart_broker(clean=ending == SHUTDOWN)
+    run.ends_well()
+    scenario.check()
+
+
+def test_a_driver_that_dies_with_its_broker_is_followed_though_the_broker_restarts_at_once(make_scenario, jvm):
+    scenario = make_scenario(120, config=PATIENT)
+    for moment in (f"before {TRANSACTION}", f"after {TRANSACTION}"):
+        run = scenario.place.start(Kill(moment, 5, BROKER), Kill(moment, 5), environment=jvm)
+        run.ends_by_kill()
+        assert run.landed() == 2
+        scenario.restart_broker()
+    scenario.place.start(environment=jvm).ends_well()
+    scenario.check()
+
+
+def test_a_broker_that_comes_after_the_application_is_waited_for(make_scenario, jvm):
+    scenario = make_scenario(120, config=PATIENT)
+    scenario.broker.kill()
+    run = scenario.place.start(environment=jvm)
+    wait_until(lambda: WAITING.search(run.said) is not None, run)
+    scenario.restart_broker()
     run.ends_well()
     scenario.check()
 
@@ -245,7 +289,7 @@ def test_an_application_that_gives_up_on_its_broker_says_so_and_the_next_one_goe
     run = scenario.place.start(Kill(f"before {TRANSACTION}", 5, STALL), environment=jvm)
     assert run.end() == 1
     assert run.landed()
-    assert "Are the brokers running, and reachable?" in run.said
+    assert "Are the brokers running, and reachable" in run.said
     scenario.broker.resume()
     scenario.place.start(environment=jvm).ends_well()
     scenario.check()
@@ -253,12 +297,29 @@ def test_an_application_that_gives_up_on_its_broker_says_so_and_the_next_one_goe
 
 def test_brokers_that_die_at_any_time_are_waited_for(make_scenario, jvm, chance):
     deaths = 1 + KILLS // SHORT
-    scenario = make_scenario(60 * deaths + 60)
+    scenario = make_scenario(60 * deaths + 60, config=PATIENT)
+    ways = [{"at_once": False}, {}, {"clean": True}]
     run = scenario.place.start(environment=jvm)
     for _ in range(deaths):
         goal = scenario.witness.count + chance.randrange(1, 60)
         wait_until(lambda goal=goal: scenario.witness.count >= goal, run)
-        sys.stdout.write(f"the broker is killed after {scenario.witness.count} records\n")
-        scenario.restart_broker()
+        how = chance.choice(ways)
+        sys.stdout.write(f"the broker restarts after {scenario.witness.count} records: {how}\n")
+        scenario.restart_broker(**how)
     run.ends_well()
+    scenario.check()
+
+
+@pytest.mark.long
+def test_a_broker_that_is_away_for_70_seconds_stops_the_application_at_most(make_scenario, jvm):
+    """With default settings a request waits for 60 seconds. The next start continues."""
+    scenario = make_scenario(120, config=DEFAULT)
+    run = scenario.place.start(Kill(f"before {TRANSACTION}", 5, BROKER), environment=jvm)
+    wait_until(lambda: run.landed() == 1, run)
+    threading.Event().wait(70)
+    scenario.restart_broker()
+    if run.end() != 0:
+        assert run.process.returncode == 1
+        assert "Are the brokers running, and reachable" in run.said
+        scenario.place.start(environment=jvm).ends_well()
     scenario.check()

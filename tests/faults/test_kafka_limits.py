@@ -1,6 +1,6 @@
 """Brokers that are slow by a quota, have no room, or are away for longer than a call waits: nothing is lost.
 
-`make test-faults` runs all of them. `make test` runs those that take seconds.
+`make test-faults` runs all of them, `make test` one that takes seconds.
 """
 
 from __future__ import annotations
@@ -81,60 +81,62 @@ def test_a_broker_that_is_away_for_longer_than_a_call_waits():
         assert [(row[2] or b"")[SIZE:] for row in rows] == [b"/%d/%d" % (n, at) for n in range(3) for at in range(5)]
 
 
-if IS_LONG:
+@pytest.mark.long
+def test_a_quota_makes_deliveries_slow_and_changes_nothing_else():
+    with KafkaBroker() as broker, KafkaLog(broker.address) as log:
+        log.create_topic("out", 1)
+        quota = [
+            "--alter",
+            "--add-config",
+            "producer_byte_rate=50000",
+            "--entity-type",
+            "clients",
+            "--entity-default",
+        ]
+        log.create_topic("other", 1)
+        broker._run("kafka.admin.ConfigCommand", "--bootstrap-server", broker.bootstrap, *quota)
+        throttled = list[Any]()
+        producer = kafka.Producer({"bootstrap.servers": broker.bootstrap, "throttle_cb": throttled.append})
+        for _ in range(40):
+            producer.produce("other", os.urandom(SIZE))
+            producer.flush(60)
+            if throttled:
+                break
+        assert throttled, "the quota is not in force"
+        for number in range(5):
+            deliver_stubbornly(log, number)
+        check(log, 5)
 
-    def test_a_quota_makes_deliveries_slow_and_changes_nothing_else():
-        with KafkaBroker() as broker, KafkaLog(broker.address) as log:
-            log.create_topic("out", 1)
-            quota = [
-                "--alter",
-                "--add-config",
-                "producer_byte_rate=50000",
-                "--entity-type",
-                "clients",
-                "--entity-default",
-            ]
-            log.create_topic("other", 1)
-            broker._run("kafka.admin.ConfigCommand", "--bootstrap-server", broker.bootstrap, *quota)
-            throttled = list[Any]()
-            producer = kafka.Producer({"bootstrap.servers": broker.bootstrap, "throttle_cb": throttled.append})
-            for _ in range(40):
-                producer.produce("other", os.urandom(SIZE))
-                producer.flush(60)
-                if throttled:
-                    break
-            assert throttled, "the quota is not in force"
-            for number in range(5):
-                deliver_stubbornly(log, number)
-            check(log, 5)
 
-    @pytest.fixture
-    def small_disk(tmp_path: Path) -> Iterator[Path]:
-        """A file system of 200 MB in memory."""
-        disk = tmp_path / "disk"
-        disk.mkdir()
-        subprocess.run(["/bin/mount", "-t", "tmpfs", "-o", "size=200m", "tmpfs", str(disk)], check=True)
-        yield disk
-        subprocess.run(["/bin/umount", "--lazy", str(disk)], check=True)
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of 200 MB in memory."""
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    subprocess.run(["/bin/mount", "-t", "tmpfs", "-o", "size=200m", "tmpfs", str(disk)], check=True)
+    yield disk
+    subprocess.run(["/bin/umount", "--lazy", str(disk)], check=True)
 
-    @pytest.mark.skipif(os.geteuid() != 0, reason="only root can mount a file system")
-    def test_a_broker_whose_disk_is_full_loses_nothing_and_goes_on_when_there_is_room(small_disk: Path):
-        segments = {"log.segment.bytes": "1048576", "log.index.size.max.bytes": "65536"}
-        with KafkaBroker(small_disk / "broker", segments) as broker, KafkaLog(broker.address, QUICK) as log:
-            log.create_topic("out", 1)
-            for number in range(3):
-                deliver_stubbornly(log, number)
-            filler, piece = small_disk / "filler", bytes(1 << 16)
-            with filler.open("wb", buffering=0) as file:
-                try:
-                    while file.write(piece) == len(piece):
-                        pass
-                except OSError:
+
+@pytest.mark.long
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can mount a file system")
+def test_a_broker_whose_disk_is_full_loses_nothing_and_goes_on_when_there_is_room(small_disk: Path):
+    segments = {"log.segment.bytes": "1048576", "log.index.size.max.bytes": "65536"}
+    with KafkaBroker(small_disk / "broker", segments) as broker, KafkaLog(broker.address, QUICK) as log:
+        log.create_topic("out", 1)
+        for number in range(3):
+            deliver_stubbornly(log, number)
+        filler, piece = small_disk / "filler", bytes(1 << 16)
+        with filler.open("wb", buffering=0) as file:
+            try:
+                while file.write(piece) == len(piece):
                     pass
-            number = deliver_until_full(log, 3)
-            filler.unlink()
-            broker.restart()
-            # The log has some of the batches; which one is next, an application learns from the marker.
-            for following in range(log.delivered("app") + 1, number + 3):
-                deliver_stubbornly(log, following)
-            check(log, number + 3)
+            except OSError:
+                pass
+        number = deliver_until_full(log, 3)
+        filler.unlink()
+        broker.restart()
+        # The log has some of the batches; which one is next, an application learns from the marker.
+        for following in range(log.delivered("app") + 1, number + 3):
+            deliver_stubbornly(log, following)
+        check(log, number + 3)

@@ -1,7 +1,11 @@
-"""Drivers on Spark that are killed at every step of a batch, and started again: log and stores do not show it."""
+"""Drivers on Spark that are killed at every step of a batch, and started again: log and stores do not show it.
+
+Slots and executors are killed at some steps, and in the long form (`make test-faults`) at every step of a batch.
+"""
 
 from __future__ import annotations
 
+import os
 import random
 import sys
 from collections import Counter
@@ -10,6 +14,7 @@ from pathlib import Path
 import pyspark
 import pytest
 
+from headrace.checkpoint import steps
 from headrace.checkpoint.steps import (
     BATCH,
     DELIVERY,
@@ -20,16 +25,34 @@ from headrace.checkpoint.steps import (
     PURGE,
     RANGES_PLANNED,
     RECEIPT,
+    RESCALE,
+    SHARE,
+    SINK,
+    START,
     TASK_RUN,
 )
+from tests.connect.test_sink_faults import MOMENTS as SINK_MOMENTS
 from tests.faults.deployment import Deployment, gone
-from tests.faults.kills import EXECUTOR, HOME, JVM, WORKERS, Kill
+from tests.faults.kills import EXECUTOR, HOME, JVM, SLOT, WORKERS, Kill
 from tests.faults.programs import line
+from tests.faults.test_kafka import SHARE_KILLS
+from tests.faults.test_topic_growth import GROWTH_KILLS
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
 SMALL = {"batch.max.records": 2, "receipt.max.bytes": 0}
-GROUPS = [(RANGES_PLANNED, TASK_RUN, DELTA_WRITTEN), (RECEIPT, MANIFEST, DELIVERY), (MARKER, MERGE, PURGE)]
+GROUPS = [START, (RANGES_PLANNED, TASK_RUN, DELTA_WRITTEN), (RECEIPT, MANIFEST, DELIVERY), (MARKER, MERGE, PURGE)]
+# Steps that only other applications take, with the moments at which other tests kill them.
+ELSEWHERE = {
+    # tests/faults/test_kafka.py
+    SHARE: [kill.moment for kill in SHARE_KILLS],
+    # tests/faults/test_topic_growth.py, and both moments in tests/checkpoint/test_rescale.py
+    RESCALE: [kill.moment for kill in GROWTH_KILLS],
+    # tests/connect/test_sink_faults.py
+    **dict.fromkeys(SINK, SINK_MOMENTS),
+}
+IS_LONG = "HEADRACE_FAULTS" in os.environ
+SPARK_HOME = {"SPARK_HOME": str(Path(pyspark.__file__).parent)}  # which the master local-cluster needs
 
 
 @pytest.fixture(scope="module")
@@ -47,11 +70,15 @@ def undisturbed(jvm, tmp_path_factory):
 def kill_at(name: str, when: str, chance: random.Random) -> Kill:
     # At its start every run delivers what it takes over, and cleans up: the second time is in a batch.
     first = 2 if name in {DELIVERY, MARKER} else 1
-    return Kill(f"{when} {name}", first if name in {MERGE, PURGE} else chance.randrange(first, first + 3))
+    is_rare = name in {MERGE, PURGE, *START}
+    return Kill(f"{when} {name}", first if is_rare else chance.randrange(first, first + 3))
 
 
 def test_every_step_is_in_a_group():
-    assert sorted(name for group in GROUPS for name in group) == sorted(BATCH)
+    every = {value for name, value in vars(steps).items() if name.isupper() and isinstance(value, str)}
+    assert sorted([*(name for group in GROUPS for name in group), *ELSEWHERE]) == sorted(every)
+    for name, moments in ELSEWHERE.items():
+        assert {f"before {name}", f"after {name}"} & set(moments)
 
 
 @pytest.mark.parametrize("names", GROUPS, ids=" and ".join)
@@ -107,7 +134,24 @@ def test_workers_that_are_killed_in_their_tasks_are_replaced(deploy, jvm, undist
 def test_executors_that_are_killed_are_replaced(deploy, undisturbed):
     place = deploy("WORDS", config={**SMALL, "slots.free.cores": 0}, master="local-cluster[2,1,1024]")
     kills = [Kill(f"before {TASK_RUN}", 6, EXECUTOR), Kill(f"after {RECEIPT}", 17, EXECUTOR)]
-    run = place.start(*kills, environment={"SPARK_HOME": str(Path(pyspark.__file__).parent)})
+    run = place.start(*kills, environment=SPARK_HOME)
     run.ends_well()
     assert run.landed() == len(kills)
     assert (place.outputs(), place.stores()) == undisturbed
+
+
+if IS_LONG:
+
+    @pytest.mark.parametrize("name", BATCH)
+    @pytest.mark.parametrize("whom, master", [(SLOT, "local[2,4]"), (EXECUTOR, "local-cluster[2,1,1024]")])
+    def test_slots_and_executors_that_are_killed_at_any_step_are_replaced(
+        whom, master, name, deploy, undisturbed, chance
+    ):
+        """The one that takes the step, or one of those that wait while the driver takes it."""
+        place = deploy("WORDS", config={**SMALL, "slots.free.cores": 0}, master=master)
+        kills = [kill_at(name, when, chance)._replace(whom=whom) for when in ("before", "after")]
+        sys.stdout.write(f"{kills}\n")
+        run = place.start(*kills, environment=SPARK_HOME)
+        run.ends_well()
+        assert run.landed() == len(kills)
+        assert (place.outputs(), place.stores()) == undisturbed

@@ -15,6 +15,7 @@ from tests.faults.networks import has_namespaces
 pytestmark = [
     pytest.mark.spark,
     pytest.mark.slow,
+    pytest.mark.slots,
     pytest.mark.skipif(not has_namespaces(), reason="needs root, `ip` and `unshare`, and network namespaces"),
 ]
 

@@ -171,4 +171,5 @@ def test_an_application_on_spark_is_killed_and_goes_on(deploy, server, jvm):
     for moment in (f"after {DELTA_WRITTEN}", f"before {DELIVERY}"):
         place.start(Kill(moment, 3), environment=jvm).ends_by_kill()
     place.start(environment=jvm).ends_well()
+    place.check_outputs()
     assert (place.outputs(), place.stores()) == (whole.outputs(), whole.stores())

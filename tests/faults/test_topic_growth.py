@@ -29,6 +29,10 @@ from tests.spark.test_topic_growth import KEYS, TEXTS
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 KEPT = 10.0 if "HEADRACE_FAULTS" in os.environ else 1.0  # seconds for which the producer keeps the old metadata
 SENT = 400 if "HEADRACE_FAULTS" in os.environ else 40  # records at least, before and after each growth
+# Of the drivers, one after the other; the first one divides the state then.
+GROWTH_KILLS = (
+    Kill(f"after {RESCALE}", 2), Kill(f"after {TAKEOVER}"), Kill(f"before {TAKEOVER}", 2), Kill(f"after {MANIFEST}", 3),
+)  # fmt: skip
 
 
 class Sender(Protocol):
@@ -116,17 +120,17 @@ def grow_under_kills(place: Any, jvm: dict[str, str], send: Sender, admin_log: s
 
     flow = Flow(send)
     with flow.flowing():
-        first = start(Kill(f"after {RESCALE}", 2))
+        first = start(GROWTH_KILLS[0])
         flow.await_more(place, first)
         grow(6)
-        first.ends_by_kill()  # while it divides the state
-        start(Kill(f"after {TAKEOVER}")).ends_by_kill()
-        third = start(Kill(f"before {TASK_RUN}", 9, WORKERS), Kill(f"before {TAKEOVER}", 2))
+        first.ends_by_kill()
+        start(GROWTH_KILLS[1]).ends_by_kill()
+        third = start(Kill(f"before {TASK_RUN}", 9, WORKERS), GROWTH_KILLS[2])
         flow.await_more(place, third)
         wait_until(lambda: bool(third.victims(0)), third)
         grow(7)
         third.ends_by_kill()
-        start(Kill(f"after {MANIFEST}", 3)).ends_by_kill()
+        start(GROWTH_KILLS[3]).ends_by_kill()
         last = start()
         flow.await_more(place, last)
     (place.folder / "over").touch()

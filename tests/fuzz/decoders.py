@@ -44,9 +44,19 @@ from headrace.checkpoint.receipt import Receipt, decode_receipt, encode_receipt
 from headrace.checkpoint.recovery import MAGIC as IDENTITY_MAGIC
 from headrace.checkpoint.recovery import Identity, decode_identity
 from headrace.connect.pgoutput import decode_message
-from headrace.errors import CheckpointCorruptedError, SerializationError, StateCorruptedError, StreamsError
+from headrace.connect.postgres_changes import decode_field
+from headrace.connect.source import decode_ownership
+from headrace.errors import (
+    CheckpointCorruptedError,
+    LogCorruptedError,
+    SerializationError,
+    StateCorruptedError,
+    StreamsError,
+)
 from headrace.log.chunk_format import pack, unpack
-from headrace.log.protocol import Records
+from headrace.log.kafka.broker_version import parse_versions
+from headrace.log.kafka.markers import marker_partition, parse_markers
+from headrace.log.protocol import LogRow, Records
 from headrace.model.ids import TaskId, TopicPartition
 from headrace.model.windows import Window, Windowed
 from headrace.query.parameters import parse_key
@@ -66,8 +76,10 @@ from headrace.state.delta import Delta, decode_delta, encode_delta
 from headrace.state.engine import MemoryEngine, Version
 from headrace.state.spec import KeyValueKind, Kind, LruKind, SessionKind, StoreSpec, VersionedKind, WindowKind
 from headrace.web.ingest import HttpSource, parse_body
+from headrace.web.openapi import OPERATIONS
 from headrace.web.paging import PageToken, decode_token, encode_token
 from tests.checkpoint.cluster import ME
+from tests.fuzz.mutations import KIND_SECONDS
 from tests.state.harness import opened_state
 
 RECORDS = Records([b"k", None], [b"v" * 300, None], [5, -1], [(("h", b"1"), ("h", None)), ()])
@@ -274,6 +286,42 @@ CHANGELOGS = {
 }
 
 
+# -------------------------------------------------------------------------------------------- topics of Headrace's own
+def rows_of(raw: bytes) -> list[LogRow]:
+    """Records, one in each line: key, value, and the headers `line` and `shares`, with tabs between them."""
+    rows: list[LogRow] = []
+    for offset, line in enumerate(raw.split(b"\n")):
+        key, value, owner, shares = [field or None for field in (*line.split(b"\t", 3), b"", b"", b"", b"")[:4]]
+        rows.append((offset, key, value, 5, (("line", owner), ("shares", shares))))
+    return rows
+
+
+def read_position(raw: bytes) -> Any:
+    position, _, owner = raw.partition(b"\n")
+    return decode_ownership(position or None, owner or None, TopicPartition("shop-position", 0))
+
+
+TOPICS = {
+    "markers of deliveries": Decoder(
+        lambda raw: parse_markers(rows_of(raw), marker_partition("a")),
+        [
+            b"delivered\t7\tone\t2\ndelivered t-0\t8\nbarrier\t\ttwo",
+            b"delivered",
+            b"probe\nbarrier 1\ndelivered\t-1\tx",
+        ],
+        (LogCorruptedError,),
+    ),
+    "position of a source": Decoder(
+        read_position,
+        [b'{"lsn": 7, "segments": [["1:2:", null]], "done": false}\nab12', b'[[5, "d"]]', b"7\nowner", b"\nowner"],
+        (LogCorruptedError,),
+    ),
+    "versions of a broker": Decoder(
+        parse_versions, [struct.pack(">ihihhhhhh", 7, 0, 2, 1, 0, 17, 18, 0, 4)], (ValueError,)
+    ),
+}
+
+
 # ------------------------------------------------------------------------------------------------------------ messages
 SLOT_ROWS = wire_format.encode(wire_format.Rows(1, 0, 0, "a", encode_rows([BATCH])))
 MESSAGES = {
@@ -331,6 +379,15 @@ PARAMETERS = {
 RELATION = (
     b"R" + struct.pack(">I", 9) + b"public\0orders\0d" + struct.pack(">HB", 1, 1) + b"id\0" + struct.pack(">Ii", 23, -1)
 )
+POSTGRES_TYPES = (16, 20, 23, 25, 114, 700, 1700, 3802)  # boolean, integers, text, JSON, floats, numeric
+
+
+def decode_value(raw: bytes) -> Any:
+    """The first byte is the type, the rest is the text."""
+    kind = POSTGRES_TYPES[raw[0] % len(POSTGRES_TYPES)] if raw else 25
+    return decode_field(kind, raw[1:].decode(errors="replace"))
+
+
 POSTGRES = {
     "pgoutput": Decoder(
         decode_message,
@@ -339,7 +396,15 @@ POSTGRES = {
             b"U" + struct.pack(">IcHcci", 9, b"N", 2, b"n", b"t", 1) + b"x",
         ],
         (StreamsError,),
-    )
+    ),
+    "value of PostgreSQL": Decoder(
+        decode_value,
+        [
+            b"\x00t", b"\x01-7", b"\x02512", b"\x03text", b'\x04{"a": [1, null, "x"]}', b"\x05NaN", b"\x061.50",
+            b"\x07[1.5e9]",
+        ],
+        (SerializationError,),
+    ),
 }  # fmt: skip
 # --------------------------------------------------------------------------------------------------------- HTTP source
 SOURCE = HttpSource("s", token="t", key_of="user", timestamp_of="at", key=serde.STRING)  # noqa: S106 - of no server
@@ -354,8 +419,31 @@ BODIES = {
     ),
 }
 DECODERS = {
-    **CHECKPOINTS, **SERDES, **REGISTRY_SERDES, **CHANGELOGS, **MESSAGES, **PARAMETERS, **POSTGRES, **BODIES
+    **CHECKPOINTS, **SERDES, **REGISTRY_SERDES, **CHANGELOGS, **TOPICS, **MESSAGES, **PARAMETERS, **POSTGRES, **BODIES,
 }  # fmt: skip
+
+# In `make test` each of these kinds gets `KIND_SECONDS`, which its decoders share; the others get 100 examples each.
+HTTP = [*PARAMETERS, *BODIES, *OPERATIONS]  # the addresses are in test_http.py
+KINDS_WITH_TIME = (
+    ["manifest"],
+    ["delta"],
+    ["receipt"],
+    ["chunk"],
+    list(CHANGELOGS),
+    [name for name in SERDES if "debezium" in name],
+    HTTP,
+)
+
+
+def seconds_of(name: str) -> float:
+    """The time for a decoder or an address in `make test`.
+
+    >>> seconds_of("manifest") == KIND_SECONDS == 5 * seconds_of("changelog of a window store")
+    True
+    >>> seconds_of("lease")
+    0.0
+    """
+    return next((KIND_SECONDS / len(kind) for kind in KINDS_WITH_TIME if name in kind), 0.0)
 
 
 def chosen_decoders() -> list[str]:

@@ -10,9 +10,11 @@ from collections.abc import Callable, Sequence
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 
-from tests.profiles import examples
+from tests.profiles import FAST, examples
 
-SECONDS = float(os.environ.get("HEADRACE_FUZZ_SECONDS", "0"))
+SECONDS = float(os.environ.get("HEADRACE_FUZZ_SECONDS", "0"))  # for each decoder and address: `make test-fuzz`
+# For each kind of bytes from outside, without HEADRACE_FUZZ_SECONDS: `make test`, `make test-fuzz KIND_SECONDS=600`.
+KIND_SECONDS = 0.0 if FAST else float(os.environ.get("HEADRACE_FUZZ_KIND_SECONDS", "10"))
 _NUMBERS = {"B": (0, 127, 255), "I": (0, 1, 0x7FFF_FFFF, 0xFFFF_FFFF), "Q": (0, (1 << 63) - 1, (1 << 64) - 1)}
 _EXTREMES = [
     *(struct.pack(order + size, number) for order in "<>" for size, some in _NUMBERS.items() for number in some),
@@ -27,13 +29,14 @@ def fuzzed(full: int) -> settings:
         max_examples=500 if SECONDS else examples(full),
         deadline=None,
         database=None,
+        derandomize=False,  # else every repetition would try the same examples where CI=true
         suppress_health_check=[HealthCheck.too_slow],
     )
 
 
-def repeat(test: Callable[[], object]) -> None:
-    """Runs a test of hypothesis once, or until HEADRACE_FUZZ_SECONDS are over."""
-    end = time.monotonic() + SECONDS
+def repeat(test: Callable[[], object], seconds: float) -> None:
+    """Runs a test of hypothesis once, and again until HEADRACE_FUZZ_SECONDS are over, or else `seconds`."""
+    end = time.monotonic() + (SECONDS or seconds)
     test()
     while time.monotonic() < end:
         test()

@@ -16,6 +16,7 @@ from schemathesis import GenerationMode, checks
 
 from headrace.web import Server
 from headrace.web.openapi import OPERATIONS, PATH
+from tests.fuzz.decoders import seconds_of
 from tests.fuzz.mutations import fuzzed, repeat
 from tests.web.servers import FakeApplication, ask, served
 
@@ -63,4 +64,4 @@ def test_no_request_gives_an_answer_that_is_not_described(path: str, schema: Any
         response = case.call(base_url=server.url, headers={"authorization": f"Bearer {TOKEN}"})
         case.validate_response(response, checks=CHECKS)
 
-    repeat(ask_case)
+    repeat(ask_case, seconds_of(path))

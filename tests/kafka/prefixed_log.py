@@ -130,9 +130,9 @@ class PrefixedLog:
     def offsets_for_times(self, times: Offsets) -> dict[TopicPartition, int | None]:
         return self._places(self._do(self._log.offsets_for_times, self._inner(times)))
 
-    def confirm_topic_ids(self, ids: Mapping[str, str]) -> Callable[[], None]:
-        confirmed = self._log.confirm_topic_ids({self._in(name): id_ for name, id_ in ids.items()})
-        return lambda: self._do(confirmed)
+    def confirm_topics(self, ids: Mapping[str, str]) -> Callable[[], dict[str, int]]:
+        confirmed = self._log.confirm_topics({self._in(name): id_ for name, id_ in ids.items()})
+        return lambda: dict(zip(ids, self._do(confirmed).values(), strict=True))
 
     def read(
         self,

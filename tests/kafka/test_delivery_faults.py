@@ -29,6 +29,8 @@ QUICK = {"default.api.timeout.ms": 3000, "socket.timeout.ms": 1000, "socket.conn
 
 
 PATIENT = {"default.api.timeout.ms": 180_000}
+NOTICED: dict[str, bool] = {}  # restarts of a broker: after its cluster has noticed that it was away
+AT_ONCE, CLEAN = {"at_once": True}, {"at_once": True, "clean": True}
 
 
 @pytest.fixture(scope="module")
@@ -136,15 +138,16 @@ def test_a_broker_that_restarts_at_once_between_deliveries_changes_nothing(
 
 
 @pytest.mark.parametrize("is_committed", [False, True])
+@pytest.mark.parametrize("way", [NOTICED, AT_ONCE, CLEAN], ids=["noticed", "at once", "cleanly"])
 def test_a_broker_that_dies_while_a_batch_is_delivered(
-    broker: KafkaBroker, log: KafkaLog, case: str, monkeypatch, is_committed
+    broker: KafkaBroker, log: KafkaLog, case: str, monkeypatch, is_committed: bool, way: dict[str, bool]
 ):
     def around(commit: Callable[[], None]) -> None:
         if is_committed:  # and the answer is lost
             commit()
-            await_ends(broker, case)
-        broker.kill()
-        broker.restart()
+            if way == NOTICED:
+                await_ends(broker, case)
+        broker.restart(**way)
         raise transaction.kafka.KafkaException(transaction.kafka.KafkaError(transaction.kafka.KafkaError._TIMED_OUT))
 
     hook(monkeypatch, around)

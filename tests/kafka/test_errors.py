@@ -72,6 +72,15 @@ def test_who_is_not_let_in_is_told_at_once_and_why(broker: KafkaBroker, change: 
         log.topics()
 
 
+def test_who_comes_without_a_login_is_asked_about_it(broker: KafkaBroker):
+    """The broker ends the connection without a word, so the error looks like that of a broker which is away."""
+    with (
+        KafkaLog(broker.secured, {"default.api.timeout.ms": 1000}) as log,
+        pytest.raises(LogUnavailableError, match=r"got no answer: .* is security\.protocol what they expect\?"),
+    ):
+        log.topics()
+
+
 # ---------------------------------------------------------------------------------------------------------- ACLs
 REFUSALS: list[tuple[str, Callable[[KafkaLog], Any]]] = [
     ("describing the topic 'a' was refused: an ACL for the topic", lambda log: log.topic("a")),

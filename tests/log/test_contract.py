@@ -97,6 +97,13 @@ def test_names_and_numbers_of_partitions_are_checked(log: Log):
         log.append([(TopicPartition("b", 3), records(b"x"))])
 
 
+def test_of_many_topics_an_error_names_those_that_are_most_alike(log: Log):
+    for number in range(10):
+        log.create_topic(f"orders-{number}")
+    with pytest.raises(UnknownTopicError, match=r"there is no topic 'order-3' \(there are: orders-0, .*orders-9\b"):
+        log.topic("order-3")
+
+
 # ---------------------------------------------------------------------------------------------------------- records
 def test_records_come_back_as_they_were(log: Log):
     headers = ((), (("h", b"1"), ("h", None)), ())
@@ -172,14 +179,16 @@ def test_a_range_that_was_seen_is_looked_for_again_only_if_it_does_not_come(log:
 
 def test_it_can_be_confirmed_that_topics_are_those_that_they_were(log: Log):
     ids = {name: log.topic(name).id for name in ("a", "b")}
-    log.confirm_topic_ids(ids)()
-    log.confirm_topic_ids({})()
+    assert log.confirm_topics(ids)() == {name: log.topic(name).partitions for name in ("a", "b")}
+    assert log.confirm_topics({})() == {}
+    log.add_partitions("b", 7)
+    assert log.confirm_topics(ids)()["b"] == 7
     log.delete_topic("a")
     with pytest.raises(UnknownTopicError, match="no topic 'a'"):
-        log.confirm_topic_ids(ids)()
+        log.confirm_topics(ids)()
     log.create_topic("a")
     with pytest.raises(UnknownTopicError, match="'a' was deleted and created again"):
-        log.confirm_topic_ids(ids)()
+        log.confirm_topics(ids)()
 
 
 def test_large_and_many_records_are_fine(log: Log):

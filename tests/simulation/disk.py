@@ -80,7 +80,8 @@ class Disk(Bucket):
             self._deleted[path] = path.read_bytes()
             if path.name not in self._durable.get(path.parent, ()):
                 del self._deleted[path]
-            self._synced.discard(path.stat().st_ino)
+            if path.stat().st_nlink == 1:  # a temporary file may have got its own name already, as another link
+                self._synced.discard(path.stat().st_ino)
             path.unlink()
             self.objects.pop(name, None)
             self.on_delete(name)

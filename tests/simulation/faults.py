@@ -15,6 +15,7 @@ KINDS = {
     "pause a process": 0,
     "move a clock": 0,
     "kill at a step": 25,
+    "pause before a manifest": 60,
     "storage fails": 12,
     "storage loses its answer": 12,
     "storage asks twice": 30,  # a client that got no answer repeats its request, which then finds its own file

@@ -1,52 +1,40 @@
 """An instance of an application in the simulation: it takes over the checkpoint, starts slots, and runs batches.
 
-It does what `spark.run.Run`, `spark.real_time.RealTimeEngine` and `spark.slot_pool.SlotPool` do, with the real
-coordinator, planner, registry of slots, placement, shared delivery and attempts. An instance that fails, or is killed,
-starts again, perhaps with another version of the program.
+It does what `spark.run.Run`, `spark.real_time.RealTimeEngine` and `spark.slot_pool.SlotPool` do, which have the threads
+and sockets. What they decide is in the real classes: coordinator, planner, loop of batches, group of slots, shared
+delivery. An instance that fails, or is killed, starts again, perhaps with another version of the program.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from headrace.checkpoint.coordinator import CommitHooks, Coordinator
 from headrace.checkpoint.ownership import LeaseHolder
-from headrace.checkpoint.receipt import decode_receipt
 from headrace.checkpoint.recovery import read_fingerprint
 from headrace.checkpoint.sink_delivery import find_sinks
-from headrace.checkpoint.steps import RANGES_PLANNED, step
-from headrace.errors import AlreadyRunningError, StageRerunError, StreamsError
+from headrace.errors import AlreadyRunningError, StreamsError
 from headrace.model.ids import TaskId
-from headrace.spark import wire_format
-from headrace.spark.application_state import QueryStoppedError
-from headrace.spark.batch_attempt import BatchAttempt
-from headrace.spark.batch_planner import Planner, make_control, plan_orders
-from headrace.spark.delivery_job import DeliveryOrder, SharedDelivery, read_share_answer
-from headrace.spark.job import Job, decode_failure
+from headrace.query.metrics import NodeIndex
+from headrace.spark.batch_commits import BatchCommits
+from headrace.spark.batch_loop import BatchLoop
+from headrace.spark.batch_planner import Planner
+from headrace.spark.delivery_job import DeliveryOrder, SharedDelivery, ShareRound
+from headrace.spark.job import Job
 from headrace.spark.placement import Placement
-from headrace.spark.slot_messages import (
-    AbortBatch,
-    BatchBroken,
-    BatchDone,
-    Committed,
-    DeliverShare,
-    LocalState,
-    RunBatch,
-    ShareDelivered,
-    Stop,
-)
-from headrace.spark.slot_registry import Registration, SlotRegistry
+from headrace.spark.slot_group import Messages, SlotGroup
+from headrace.spark.slot_messages import BatchBroken, BatchDone, Hello, Layout, LocalState, ShareDelivered
+from headrace.spark.stats import ApplicationStats
 from tests.simulation.scheduler import Process
 from tests.simulation.slots import SimulatedSlot, SlotLayout
 
 if TYPE_CHECKING:
     from tests.simulation.world import World
 
-MAX_ATTEMPTS = 10
-TICK = 0.25  # seconds between two looks at the slots
-REPLACEMENT, FIRST_SLOTS = 3.0, 10.0  # seconds: as in `slot_pool`
+TICK = 0.25  # seconds between two looks at the slots that deliver shares
+MOST_IDLE = 0.25  # seconds between two looks at a log without new records
 
 
 class Instance:
@@ -106,6 +94,7 @@ class Instance:
                 write_in_slots=lambda *order: self.engine and self.engine.shares.write_sink(*order),
             ),
         )
+        world.monitor.check_owner(coordinator.ledger.number, coordinator._builder.epoch)
         world.scheduler.note(f"{process} owns the checkpoint")
         world.count_version(self.version)
         self.engine = engine = Engine(world, process, coordinator, log, job)
@@ -119,28 +108,52 @@ class Instance:
 
 
 class Engine:
-    """Runs batches in slots, until something fails."""
+    """Runs batches in slots, until something fails. `BatchLoop` knows it as `Slots`."""
 
     def __init__(self, world: World, process: Process, coordinator: Coordinator, log: Any, job: Job) -> None:
-        self.world, self.process, self.coordinator, self._log = world, process, coordinator, log
-        self._job = job = job.with_checkpoint(coordinator.ledger, world.slots)
-        self._registry = SlotRegistry(lease=10.0)
-        self._registry.want(job.slots)
+        self.world, self.process, self.coordinator = world, process, coordinator
+        self._job = job = world.job_for(job.with_checkpoint(coordinator.ledger, world.slots), process)
+        stateful = [task for task in job.all_tasks() if job.stores_of(task.subtopology)]
+        placement = Placement(stateful, world.replicas, self._last_change)
+        self._group = SlotGroup(10.0, placement, coordinator.ledger.number)
+        self._group.registry.want(job.slots)
         self.slots: dict[int, SimulatedSlot] = {}  # by registration
         self._changed = process.condition()
-        stateful = [task for task in job.all_tasks() if job.stores_of(task.subtopology)]
-        self._placement = Placement(stateful, world.replicas, self._last_change)
-        self._committed, self._lost_at, self._first_at = coordinator.ledger.number, 0.0, 0.0
+        self._events: list[tuple[int, Any]] = []  # messages for the loop, each with the registration of its slot
         self._answers: dict[int, list[ShareDelivered]] = {}  # by round of shares
         self._rounds = 0
         self.shares = SharedDelivery(job, lambda: job.slots, self._deliver_shares)
-        self._attempt: BatchAttempt | None = None
-        self._attempts, self._failed, self._is_over = 0, list[StreamsError](), False
-        self._stream_time = -1
+        self._failed, self._is_over = list[StreamsError](), False
         self.started: list[SimulatedSlot] = []
+        clock = world.clock_of(process.host)
+        stats = ApplicationStats(NodeIndex(job.graph, job.application), None)
+        self._loop = BatchLoop(
+            job,
+            Planner(job, log, seconds=process.seconds),
+            BatchCommits(job, coordinator, stats, clock=clock, seconds=process.seconds),
+            self,
+            clock=clock,
+            seconds=process.seconds,
+            estimate_wait=coordinator.estimate_wait,
+            on_commit=self._on_commit,
+        )
         process.at_exit.append(self._abandon_slots)
         process.start("heartbeat", self._beat)
         process.start("slots", self._watch_slots)
+
+    def run(self) -> None:
+        while True:
+            self.coordinator.check()
+            wait = self._loop.advance()
+            with self._changed:
+                self._changed.wait_for(
+                    lambda: self._failed or self._events, MOST_IDLE if wait.for_records else wait.seconds
+                )
+            if self._failed:
+                raise self._failed[0]
+            events, self._events = self._events, []
+            for registration, message in events:
+                self._loop.handle(registration, message)
 
     def close(self) -> None:
         self._is_over = True
@@ -166,17 +179,19 @@ class Engine:
     def _watch_slots(self) -> None:
         scheduler = self.world.scheduler
         while not self._is_over:
-            for slot in self._registry.to_submit(scheduler.now):
+            for slot in self._group.registry.to_submit(scheduler.now):
                 self._start_slot(slot)
-            for registration in self._registry.expired(scheduler.now):
-                lost = self.slots.get(registration.number)
-                if lost is not None:
-                    scheduler.note(f"{lost.process} counts as lost")
-                    scheduler.after(
-                        scheduler.random.uniform(0.0, scheduler.random.choice([1, 1, 30])), lost.process.kill
-                    )
-                    self._lose(registration.number)
+            for registration in self._group.registry.expired(scheduler.now):
+                self._replace(registration.number, "counts as lost")
             self.process.sleep(0.3)
+
+    def _replace(self, registration: int, why: str) -> None:
+        """Has the process of a slot end, sooner or later, and goes on without it."""
+        scheduler, lost = self.world.scheduler, self.slots.get(registration)
+        if lost is not None:
+            scheduler.note(f"{lost.process} {why}")
+            scheduler.after(scheduler.random.uniform(0.0, scheduler.random.choice([1, 1, 30])), lost.process.kill)
+            self._lose(registration)
 
     def _start_slot(self, number: int) -> None:
         world = self.world
@@ -196,169 +211,96 @@ class Engine:
         self.world.network.send(slot.process, self.process, lambda: self._handle(slot, message))
 
     def _handle(self, slot: SimulatedSlot, message: Any) -> None:
-        registry, now = self._registry, self.world.scheduler.now
+        now = self.world.scheduler.now
         if isinstance(message, LocalState) and not slot.registration:
             self._register(slot)
         if slot.registration not in self.slots:
             return  # it was replaced
-        registry.heard(slot.registration, now)
+        self._group.registry.heard(slot.registration, now)
         match message:
             case LocalState():
-                found = {TaskId(stage, partition): number for stage, partition, number in message.copies}
-                self._placement.add_copies(slot.registration, found)
-                self._first_at = self._first_at or now
-                registry.make_ready(slot.registration)
+                self._group.make_ready(slot.registration, message, now)
             case ShareDelivered():
                 if message.round in self._answers:  # else the batch is tried again already
                     self._answers[message.round].append(message)
-            case BatchDone() if self._attempt is not None:
-                self._attempt.finish(slot.registration, message)
-            case BatchBroken() if self._attempt is not None:
-                self._attempt.fail(slot.registration, message)
+            case BatchDone() | BatchBroken():
+                self._events.append((slot.registration, message))
         self._changed.notify_all()
 
     def _register(self, slot: SimulatedSlot) -> None:
         process, now = slot.process, self.world.scheduler.now
-        before = self._registry.registered(slot.number)
-        registration = None
+        registration = before = None
         if not process.is_dead:
-            registration = self._registry.register(slot.number, process.host, 0, process.number, now)
+            registration, before = self._group.register(Hello(slot.number, process.host, 0, process.number), now)
         if registration is None:
             self.world.scheduler.after(0.0, process.kill)  # it is not wanted
             return
         slot.registration = registration.number
         self.slots[registration.number] = slot
         if before is not None:
-            self._placement.forget_copies(before.number)
             self.slots.pop(before.number, None)
+            self._events.append((before.number, None))
 
     def _end(self, slot: SimulatedSlot) -> None:
         """The Spark job of a slot has ended."""
         if self.process.is_dead or self._is_over:
             return
-        current = self._registry.registered(slot.number)
+        registry = self._group.registry
+        current = registry.registered(slot.number)
         if current is None or current.number == slot.registration:
             self._lose(slot.registration)
-            self._registry.end_job(slot.number, self.world.scheduler.now)
+            registry.end_job(slot.number, self.world.scheduler.now)
 
     def _lose(self, registration: int) -> None:
-        self._registry.lose(registration, self.world.scheduler.now)
-        self._lost_at = self.world.scheduler.now
-        self._placement.forget_copies(registration)
+        self._group.lose(registration, self.world.scheduler.now)
         self.slots.pop(registration, None)
-        if self._attempt is not None:
-            self._attempt.lose(registration)
+        self._events.append((registration, None))
         self._changed.notify_all()
 
     def scale(self, slots: int) -> None:
         """Sets the number of slots, as `headrace scale` does. Tasks move with it."""
-        self._registry.want(min(slots, len(self._job.all_tasks())))
+        self._group.registry.want(min(slots, len(self._job.all_tasks())))
 
     def _last_change(self, task: TaskId) -> int:
         version = self.coordinator.ledger.head(task).version
         return -1 if version is None else version.number
 
-    def _lay_out(self) -> dict[TaskId, int]:
-        """Waits for slots, and assigns the tasks to them."""
-        while not self._is_settled(self._registry.live):
-            self._wait_for(lambda: self._is_settled(self._registry.live), TICK)
-        placement, live = self._placement, self._registry.live
-        if placement.assign(self._job.all_tasks(), live):
-            peers = {slot: self.slots[registration.number] for slot, registration in live.items()}
-            layout = SlotLayout(dict(placement.places), dict(placement.standbys), peers, self._committed)
-            self.world.count_placement(placement)
-            for registration in live.values():
-                self._send(registration.number, layout)
-            for registration in self._registry.unwanted:
-                self._send(registration.number, Stop())
-        return placement.places
+    # ------------------------------------------------------------------------------- what the loop of batches needs
+    @property
+    def layout(self) -> dict[int, int]:
+        return self._group.placement.layout
 
-    def _is_settled(self, live: Mapping[int, Registration]) -> bool:
-        """Whether to begin with the slots that are there."""
-        now, layout, waiting = self.world.scheduler.now, self._placement.layout, self._registry.waiting
-        if not live:
-            return False
-        if not layout:
-            return not waiting or now - self._first_at > FIRST_SLOTS
-        missing = layout.keys() - live.keys()
-        expected = missing & set(waiting)
-        return not expected or now - self._lost_at > REPLACEMENT or self._placement.has_standbys(missing, live)
+    def lay_out(self, tasks: list[TaskId]) -> dict[TaskId, int] | None:
+        messages = self._group.lay_out(tasks, self.world.scheduler.now)
+        if messages is None:
+            return None
+        if messages:
+            self.world.count_placement(self._group.placement)
+            self._send_all(messages)
+        return self._group.placement.places
 
-    def _send(self, registration: int, message: Any) -> None:
+    def is_live(self, registration: int) -> bool:
+        return registration in self.slots
+
+    def send(self, registration: int, message: Any) -> None:
         slot = self.slots.get(registration)
+        if isinstance(message, Layout):
+            message = SlotLayout(message, {peer.slot: self.slots[peer.registration] for peer in message.peers})
         if slot is not None:
             self.world.network.send(self.process, slot.process, lambda: slot.receive(message))
 
-    def _wait_for(self, predicate: Any, timeout: float) -> None:
-        with self._changed:
-            self._changed.wait_for(lambda: self._failed or predicate(), timeout)
-        if self._failed:
-            raise self._failed[0]
+    def _send_all(self, messages: Messages) -> None:
+        for registration, message in messages:
+            self.send(registration, message)
 
-    # -------------------------------------------------------------------------------------------------------- batches
-    def run(self) -> None:
-        planner = Planner(self._job, self._log, seconds=self.process.seconds)
-        clock = self.world.clock_of(self.process.host)
-        while True:
-            self.coordinator.check()
-            self._lay_out()
-            control = self._control()
-            now = clock.now()
-            ends = planner.plan_ends(control)
-            if not ends and not planner.must_run(control, now):
-                self._wait_for(lambda: False, 0.25)
-                continue
-            self._run_batch(planner, control, now, ends)
+    def replace_unreached(self, reporter: int, peer: int, attempt: int) -> None:
+        lost = self._group.registry.fail_to_reach(reporter, peer, attempt)
+        if lost is not None:
+            self._replace(lost.number, "is replaced: it and another slot do not reach each other")
 
-    def _control(self) -> Any:
-        return make_control(self.coordinator.ledger, self.coordinator.damaged_tasks, self._stream_time)
-
-    def _run_batch(self, planner: Planner, control: Any, clock: int, ends: Any) -> None:
-        number, job = control.number + 1, self._job
-        at_step = self.world.at_step(self.process)
-        for failures in range(MAX_ATTEMPTS):
-            with step(RANGES_PLANNED, at_step):
-                planner.mark_planned(control)
-            places = self._lay_out()
-            attempt = self._begin(plan_orders(job, control, number, clock, ends, places.__getitem__))
-            self._wait_for(lambda attempt=attempt: attempt.is_over, 1e9)
-            self._attempt = None
-            if attempt.broken is None:
-                with suppress(StageRerunError):
-                    return self._commit(number, clock, attempt)
-            for registration in attempt.slots.values():
-                self._send(registration, AbortBatch(attempt.number))
-            self.process.sleep(0.1 * failures)
-            control = self._control()
-            ends = planner.plan_ends(control)
-        raise QueryStoppedError(f"batch {number} could not be run")
-
-    def _begin(self, orders: dict[tuple[int, int], bytes]) -> BatchAttempt:
-        levels = range(len(self._job.plan.levels))
-        slots = {slot: self._placement.layout[slot] for slot in sorted({slot for _, slot in orders})}
-        self._attempts += 1
-        self._attempt = attempt = BatchAttempt(self._attempts, slots)
-        for slot, registration in slots.items():
-            given = [orders.get((level, slot), b"") for level in levels]
-            self._send(registration, RunBatch(attempt.number, list(slots), given))
-        for registration in slots.values():
-            if registration not in self.slots:
-                attempt.lose(registration)
-        return attempt
-
-    def _commit(self, number: int, clock: int, attempt: BatchAttempt) -> None:
-        messages = [wire_format.decode(raw) for raw in attempt.messages]
-        for message in messages:
-            if isinstance(message, wire_format.Failed):
-                raise decode_failure(message)
-        receipts = [decode_receipt(raw) for raw in messages if isinstance(raw, bytes)]
-        self.coordinator.commit(number, clock, receipts)
-        self._stream_time = max([self._stream_time, *(receipt.stream_time for receipt in receipts)])
-        self._committed = number
-        self._registry.reach_all()
-        if any(self._placement.standbys.values()):
-            for registration in self._placement.layout.values():
-                self._send(registration, Committed(number))
+    def _on_commit(self, number: int) -> None:
+        self.world.monitor.check_owner(number, self.coordinator._builder.epoch)
+        self._send_all(self._group.commit(number))
 
     # --------------------------------------------------------------------------------------------------------- shares
     def _deliver_shares(self, number: int, orders: Sequence[DeliveryOrder]) -> list[Any]:
@@ -367,29 +309,18 @@ class Engine:
         share_round, answers = self._rounds, list[ShareDelivered]()
         self._answers[share_round] = answers
         try:
-            return self._ask_slots(number, orders, share_round, answers)
+            registry = self._group.registry
+            with self._changed:
+                self._changed.wait_for(lambda: registry.live or self._is_over)
+            shares = ShareRound(number, share_round, orders, [some.number for some in registry.live.values()])
+            self.world.happened["shares"] += len(orders)
+            self._send_all(shares.messages)
+            while not shares.is_over:
+                shares.check_slots(self.is_live)
+                with self._changed:
+                    self._changed.wait_for(lambda: answers, TICK)
+                if answers:
+                    shares.finish(answers.pop(0))
+            return shares.results
         finally:
             del self._answers[share_round]
-
-    def _ask_slots(
-        self, number: int, orders: Sequence[DeliveryOrder], share_round: int, answers: list[ShareDelivered]
-    ) -> list[Any]:
-        with self._changed:
-            self._changed.wait_for(lambda: self._registry.live or self._is_over)
-        slots = [registration.number for registration in self._registry.live.values()]
-        if not slots:
-            raise QueryStoppedError(f"batch {number} was not delivered: the slots are being ended")
-        asked = {order.share: slots[order.share % len(slots)] for order in orders}
-        self.world.happened["shares"] += len(orders)
-        for order in orders:
-            self._send(asked[order.share], DeliverShare(share_round, wire_format.encode(order)))
-        found: list[Any] = []
-        while asked:
-            with self._changed:
-                self._changed.wait_for(lambda: answers or not self.slots.keys() >= set(asked.values()))
-            if not self.slots.keys() >= set(asked.values()):
-                raise QueryStoppedError(f"a slot was lost while it delivered a share of batch {number}")
-            answer = answers.pop(0)
-            found.append(read_share_answer(answer, number))
-            del asked[answer.share]
-        return found

@@ -150,7 +150,7 @@ class Broker(StoredLog):
         """The marker, whether readers see it already or not."""
         at = marker_partition(application)
         rows = [row for row, some in self.entries.get(at, []) if some.state == "committed" and at in some.ended]
-        found = parse_markers((offset, *row) for offset, row in enumerate(rows))
+        found = parse_markers(((offset, *row) for offset, row in enumerate(rows)), at)
         return -1 if found is None else found.last
 
     def append(self, items: Sequence[Item]) -> list[int]:

@@ -82,8 +82,8 @@ class SimulatedLog:
             raise unknown_topic(name, self._stored.topics)
         return self._stored.topics[name]
 
-    def confirm_topic_ids(self, ids: Mapping[str, str]) -> Callable[[], None]:
-        return lambda: None
+    def confirm_topics(self, ids: Mapping[str, str]) -> Callable[[], dict[str, int]]:
+        return lambda: {name: self._stored.topics[name].partitions for name in ids}
 
     # --------------------------------------------------------------------------------------------------------- records
     def extents(self, topics: Sequence[str]) -> dict[TopicPartition, Extent]:

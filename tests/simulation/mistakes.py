@@ -43,7 +43,7 @@ def _patched(*patches: Any) -> Generator[None]:
 def deliver_before_the_manifest() -> Any:
     real = Coordinator._write_manifest
 
-    def write(self: Any, builder: Any) -> Any:
+    def write(self: Any, builder: Any, began: Any) -> Any:
         manifest, data = builder.build(self.ledger, full_up_to=self._options.full_up_to)
 
         def read(blob: Any, what: str) -> bytes:
@@ -52,7 +52,7 @@ def deliver_before_the_manifest() -> Any:
 
         if builder.receipts:
             self._delivery.begin(manifest.number, manifest.outboxes, read)()
-        return real(self, builder)
+        return real(self, builder, began)
 
     return patch.object(Coordinator, "_write_manifest", write)
 
@@ -66,7 +66,7 @@ def ignore_the_marker() -> Any:
 
 
 def take_a_manifest_that_exists_for_ours() -> Any:
-    def write(self: Any, builder: Any) -> Any:
+    def write(self: Any, builder: Any, began: Any) -> Any:
         manifest, data = builder.build(self.ledger, full_up_to=self._options.full_up_to)
         self._storage.create(manifest_name(manifest.number), data)
         self.ledger.apply(manifest, manifest_digest(data))
@@ -312,6 +312,21 @@ def read_the_marker_only_before_the_manifests() -> Any:
     return patch.object(Coordinator, "_read_latest_marker", lambda self: None)
 
 
+def trust_a_manifest_that_was_created_late() -> Any:
+    """An owner was suspended before it created a manifest, and created one that its successor had purged."""
+    return patch.object(Coordinator, "_has_passed_lease", lambda *_: False)
+
+
+def read_the_clocks_of_a_takeover_just_before_its_manifest() -> Any:
+    """An instance was suspended after it had read the manifests, and created one that its successor had purged."""
+    real = Coordinator._write_manifest
+
+    def write(self: Any, builder: Any, began: Any) -> Any:
+        return real(self, builder, self._read_clocks() if began is self._recovered_at else began)
+
+    return patch.object(Coordinator, "_write_manifest", write)
+
+
 def read_the_manifests_only_once() -> Any:
     """The owner purged the manifests that a starting instance was reading, which took the checkpoint for damaged."""
 
@@ -357,5 +372,7 @@ MISTAKES: dict[str, Mistake] = {
         let_an_earlier_epoch_commit,
         read_the_marker_only_before_the_manifests,
         read_the_manifests_only_once,
+        trust_a_manifest_that_was_created_late,
+        read_the_clocks_of_a_takeover_just_before_its_manifest,
     )
 }

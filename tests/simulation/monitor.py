@@ -29,6 +29,7 @@ class Monitor:
         self._carried: list[BlobRef] = []
         self._positions: dict[TopicPartition, int] = {}
         self._application = ""
+        self._replaced: set[tuple[int, int]] = set()  # number and epoch of manifests that a replaced owner created
         self._history: list[dict[str, Any]] = []  # what this object had before each of the last manifests
 
     def _fail(self, what: str) -> None:
@@ -41,7 +42,8 @@ class Monitor:
         manifest, digest = decode_manifest(data, name)
         self._scheduler.note(f"manifest {number} of epoch {manifest.epoch}")
         if number <= self.last_number and manifest.epoch < self.last_epoch:
-            return  # an owner that was replaced creates a manifest that was purged; nothing may come of it
+            self._replaced.add((number, manifest.epoch))  # it was purged before; nothing may come of it
+            return
         if number != self.last_number + 1:
             self._fail(f"manifest {number} follows manifest {self.last_number}")
         if manifest.epoch < self.last_epoch:
@@ -87,6 +89,11 @@ class Monitor:
                 self._fail(f"{name} is deleted, but manifest {self.last_number} builds on it")
         if any(ref.name == name for ref in self._needed()):
             self._fail(f"{name} is deleted, but manifest {self.last_number} refers to it")
+
+    def check_owner(self, number: int, epoch: int) -> None:
+        """An instance goes on from a manifest that it has created: not from one that it created as a replaced owner."""
+        if (number, epoch) in self._replaced:
+            self._fail(f"epoch {epoch} goes on from manifest {number}, though epoch {self.last_epoch} has replaced it")
 
     def go_back(self) -> None:
         """The machine has stopped: a manifest that was being created may be lost, unless something came of it."""

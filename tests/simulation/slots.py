@@ -25,6 +25,7 @@ from headrace.spark.slot_messages import (
     Committed,
     DeliverShare,
     Heartbeat,
+    Layout,
     LocalState,
     RunBatch,
     ShareDelivered,
@@ -154,12 +155,10 @@ class SimulatedCopies:
 
 @dataclass(frozen=True)
 class SlotLayout:
-    """`Layout`, with the slots themselves instead of their addresses."""
+    """A `Layout`, and the slots themselves instead of their addresses."""
 
-    places: dict[TaskId, int]
-    standbys: dict[TaskId, tuple[int, ...]]
+    message: Layout
     peers: Mapping[int, SimulatedSlot]
-    committed: int
 
 
 class SimulatedSlot:
@@ -205,7 +204,7 @@ class SimulatedSlot:
                     self._run(runner, batch)
                 case SlotLayout() as layout:
                     self._take_layout(runner, layout)
-                    keeper.commit(layout.committed)
+                    keeper.commit(layout.message.committed)
                 case Committed() as committed:
                     keeper.commit(committed.number)
                 case DeliverShare() as share:
@@ -214,9 +213,9 @@ class SimulatedSlot:
                     process.exit()
 
     def _take_layout(self, runner: SlotRunner, layout: SlotLayout) -> None:
-        self.peers = layout.peers
-        here = [slot for slot, peer in layout.peers.items() if peer.process.host == self.process.host]
-        runner.take_places(layout.places, self.number, layout.standbys, here)
+        self.peers, message = layout.peers, layout.message
+        here = [peer.slot for peer in message.peers if peer.host == self.process.host]
+        runner.take_places(message.place_tasks(), self.number, message.place_standbys(), here)
 
     def _tell_copies(self, numbers: Mapping[TaskId, int]) -> None:
         self._tell(LocalState([(task.subtopology, task.partition, number) for task, number in numbers.items()]))
@@ -288,4 +287,4 @@ class SimulatedSlot:
             except Exception as error:  # noqa: BLE001 - the driver tries again
                 process.check()
                 answer, reason = b"", f"{type(error).__name__}: {error}"
-            self._tell(ShareDelivered(message.round, order.share, answer, reason))
+            self._tell(ShareDelivered(message.round, order.share, answer, reason, reason))

@@ -17,7 +17,9 @@ from typing import Any
 from headrace.checkpoint.compaction import CompactionPolicy
 from headrace.checkpoint.coordinator import CommitOptions, Coordinator
 from headrace.checkpoint.ownership import LeaseHolder
-from headrace.errors import CheckpointCorruptedError, CheckpointMismatchError, StateCorruptedError, StreamsError
+from headrace.checkpoint.steps import MANIFEST, TAKEOVER
+from headrace.errors import CheckpointMismatchError, StateCorruptedError, StreamsError
+from headrace.spark.application_state import QueryStoppedError
 from headrace.spark.job import Job
 from headrace.spark.placement import Placement
 from tests.simulation.disk import Disk
@@ -33,7 +35,10 @@ from tests.simulation.storage import Bucket
 
 EPOCH = 1_000_000_000  # ms: what clocks show when a run begins
 CHAOS = 60.0  # seconds in which faults happen
+LAST_MOMENTS = (f"before {MANIFEST}", f"before {TAKEOVER}")  # the owner has checked that it is the owner
 MOST_EVENTS, MOST_SECONDS = 60_000, 2_000.0
+LOSSES = (StateCorruptedError, CheckpointMismatchError)  # they say that data is lost, or that other data is there
+FINDINGS = (AssertionError, *LOSSES)  # what the checks of a run raise; any other error is one of the simulation itself
 
 
 @dataclass(frozen=True)
@@ -151,6 +156,9 @@ class World:
             if self.faults.happens("kill at a step"):
                 self.scheduler.note(f"{process} is killed {moment}")
                 process.exit()
+            if moment in LAST_MOMENTS and self.faults.happens("pause before a manifest"):
+                self._pause_process(process)
+                process.sleep(0.0)
 
         return at_step
 
@@ -159,7 +167,8 @@ class World:
 
     def examine(self, error: StreamsError, coordinator: Coordinator | None) -> None:
         """An instance has stopped with an error. What says that data is lost must not come while nothing is lost."""
-        is_loss = isinstance(error, CheckpointCorruptedError | CheckpointMismatchError | StateCorruptedError)
+        reason = error.__cause__ if isinstance(error, QueryStoppedError) else error  # such as one of planning
+        is_loss = isinstance(reason, LOSSES)
         is_owner = coordinator is None or coordinator._builder.epoch >= self.monitor.last_epoch
         if (is_loss and is_owner) or not isinstance(error, StreamsError):
             self.scheduler.failures.append(error)
@@ -212,9 +221,11 @@ class World:
     def _pause(self) -> None:
         alive = [*self._alive("driver"), *self._alive("slot")]
         if alive and self.faults.happens("pause a process", 1.0):
-            process = self.scheduler.random.choice(alive)
-            process.paused_until = self.scheduler.now + self.scheduler.random.choice([0.5, 5.0, 20.0, 40.0])
-            self.scheduler.note(f"{process} is paused until {process.paused_until:.3f}")
+            self._pause_process(self.scheduler.random.choice(alive))
+
+    def _pause_process(self, process: Process) -> None:
+        process.paused_until = self.scheduler.now + self.scheduler.random.choice([0.5, 5.0, 20.0, 40.0])
+        self.scheduler.note(f"{process} is paused until {process.paused_until:.3f}")
 
     def _move_clock(self) -> None:
         if self.faults.happens("move a clock", 1.0):

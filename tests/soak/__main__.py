@@ -25,12 +25,22 @@ from tests.soak.application import IN, OUT, PARTITIONS
 from tests.soak.chart import Panel, draw_chart
 from tests.soak.faults import FaultInjector, summarize
 from tests.soak.levels import Sample, compare_phases, judge
-from tests.soak.processes import ROOT, ApplicationProcess, count_files, count_open, members, memory_of, size_of
+from tests.soak.processes import (
+    ROOT,
+    ApplicationProcess,
+    CpuMeter,
+    count_files,
+    count_open,
+    members,
+    memory_of,
+    size_of,
+)
 from tests.soak.traffic import CountReader, Feeder
 
 WARM_UP = 120.0  # seconds, or a third of a shorter run
 START = 120.0  # seconds until the application must have written something
 DRAIN = 60.0  # seconds until everything must be counted
+POINTS = 900  # of a line of the chart, which is not wider in pixels
 say = Console(highlight=False, soft_wrap=True).print
 
 
@@ -84,6 +94,7 @@ def _await(reached: Callable[[], bool], patience: float, app: ApplicationProcess
 
 def _sample(app: ApplicationProcess, reader: CountReader, seconds: float, faults: FaultInjector | None) -> list[Sample]:
     samples: list[Sample] = []
+    cpu = CpuMeter(app.process.pid)
     began = time.monotonic()
     reader.take_ages()
     while (now := time.monotonic()) < began + seconds:
@@ -110,11 +121,15 @@ def _sample(app: ApplicationProcess, reader: CountReader, seconds: float, faults
         )
         if len(samples) % 60 == 0:
             done = "" if faults is None else f", {len(faults.faults)} faults"
-            say(f"{len(samples) // 60} min: {reader.counted:,} words{done}, p50 {p50} ms, p99 {p99} ms")
+            used, stolen = cpu.read()
+            said = f"{len(samples) // 60} min: {reader.counted:,} words{done}, p50 {p50} ms, p99 {p99} ms"
+            say(f"{said}, application {used:.0f} % of a core, stolen by the host {stolen:.0f} %")
     return samples
 
 
 def draw(samples: Sequence[Sample], warm_up: float, options: argparse.Namespace) -> str:
+    samples = samples[:: 1 + len(samples) // POINTS]
+
     def line(name: str) -> list[float | None]:
         return [getattr(sample, name) for sample in samples]
 

@@ -21,8 +21,9 @@ def run(folder: Path, *options: str, **environment: str) -> subprocess.Completed
     )
 
 
-def test_executors_come_and_go_with_the_slots(tmp_path: Path):
-    done = run(tmp_path, **WITH_HEADRACE)
+@pytest.mark.parametrize("options", [(), ("unlimited",)], ids=["at most two executors", "any number"])
+def test_executors_come_and_go_with_the_slots(tmp_path: Path, options: tuple[str, ...]):
+    done = run(tmp_path, *options, **WITH_HEADRACE)
     assert done.stdout.endswith("done\n"), done.stdout + done.stderr[-3000:]
 
 

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from headrace import Admin, Application, Punctuation, Record, StreamsBuilder, StreamsError, serde
+from headrace.config import settings
 from headrace.errors import ProcessingError
 from headrace.topology.builder import Topology
 from headrace.topology.processor import ProcessorContext
@@ -87,6 +88,14 @@ def test_an_application_waits_for_its_first_record(place: Place):
         place.send("in", "a")
         app.drain(PATIENCE_MS)
     assert place.read("out") == ["a"]
+
+
+def test_a_start_names_the_settings_that_only_the_other_trigger_reads(place: Place, caplog, monkeypatch):
+    monkeypatch.setattr(settings, "_named", set())
+    with place.app(copying(), trigger="micro-batch", num_standby_replicas=1, num_partitions=2):
+        said = [record.getMessage() for record in caplog.records if "has no effect" in record.getMessage()]
+    why = "has no effect: only the real-time trigger reads it, and processing.trigger is micro-batch"
+    assert said == [f"the setting num.standby.replicas {why}"]
 
 
 def test_a_second_instance_is_refused_and_the_first_goes_on(place: Place):

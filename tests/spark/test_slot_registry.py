@@ -121,3 +121,18 @@ def test_complaints_of_and_about_processes_that_are_gone_change_nothing():
     for attempt in range(5):
         assert some.fail_to_reach(first.number, 1, attempt) is None
         assert some.fail_to_reach(second.number, 0, attempt) is None
+
+
+def test_a_slot_is_unserved_from_the_submission_of_its_job_or_the_loss_of_its_process_on():
+    some = registry(3)
+    assert some.unserved(since=0.0) == [], "nothing is submitted yet"
+    some.to_submit(1.0)
+    assert (some.unserved(since=0.5), some.unserved(since=1.0)) == ([], [0, 1, 2])
+    first = registered(some, 0, now=2.0)
+    assert some.unserved(since=4.0) == [1, 2]
+    some.lose(first.number, now=5.0)
+    assert (some.unserved(since=4.0), some.unserved(since=5.0)) == ([1, 2], [0, 1, 2])
+    some.end_job(0, now=6.0)
+    assert some.unserved(since=7.0) == [1, 2], "it has no job"
+    some.want(2)
+    assert some.unserved(since=7.0) == [1]

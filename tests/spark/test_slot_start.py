@@ -85,3 +85,16 @@ def test_a_slot_that_cannot_use_its_state_directory_says_so_after_another_slot_h
         pytest.raises(ConnectionError, match=rf"{CANNOT_START} on .*{state}/app cannot be used: .*Set state.dir"),
     ):
         Slot(replace(ADDRESS, port=driver.port, job=digest_of_job(job)), 0).serve()
+
+
+def test_a_slot_listens_on_the_address_that_spark_is_given_on_its_host(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("SPARK_LOCAL_IP", "127.0.0.3")
+    said: list[object] = []
+    with (
+        driver_that(lambda message: said.append(message) or Start(1, 10.0, b"", [])) as driver,
+        pytest.raises(StreamsError),
+    ):
+        Slot(replace(ADDRESS, port=driver.port, bind=""), 0).serve()
+    (hello,) = said
+    assert isinstance(hello, Hello)
+    assert hello.host == "127.0.0.3"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import socket
+import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -16,9 +17,11 @@ from headrace import (
     Application,
     Processor,
     ProcessorContext,
+    Producer,
     Record,
     StreamsBuilder,
     StreamsError,
+    Topology,
     serde,
 )
 from headrace.query.status import SlotReport
@@ -141,6 +144,90 @@ def test_processors_are_closed_when_their_task_moves_and_when_the_application_st
         app.drain(PATIENCE_MS)
     assert sorted(set(file.read_text().split())) == [f"0_{partition}" for partition in range(4)]
     assert len(place.read("counts")) == 80
+
+
+class Recounting(Processor[str, str, str, str]):
+    """Writes down its life. The value "die" ends the process once, when the tasks of the other slot have run."""
+
+    def __init__(self, file: str) -> None:
+        self.file = Path(file)
+
+    def note(self, event: str) -> None:
+        with self.file.open("a") as to:
+            to.write(f"{os.getpid()} {self.context.task_id} {event}\n")
+
+    def init(self, context: ProcessorContext[str, str]) -> None:
+        self.context = context
+        self.note("init")
+
+    def process(self, record: Record[str, str]) -> None:
+        died = self.file.with_suffix(".died")
+        if record.value == "die" and not died.exists():
+            while len(set(ran_elsewhere(self.file))) < 2:
+                time.sleep(0.01)
+            died.write_text(str(os.getpid()))
+            os._exit(1)
+        if record.value == "fail":
+            raise ValueError(record.value)
+        self.note("process")
+        self.context.forward(record)
+
+    def close(self) -> None:
+        self.note("close")
+        raise RuntimeError("close failed")
+
+
+def ran_elsewhere(file: Path) -> list[str]:
+    """The tasks that have run in other processes than this one."""
+    lines = [line.split() for line in file.read_text().splitlines()]
+    return [task for process, task, event in lines if int(process) != os.getpid() and event == "process"]
+
+
+def recounting(file: Path) -> Topology:
+    builder = StreamsBuilder()
+    lines = builder.stream("lines", key=serde.STRING, value=serde.STRING)
+    lines.process(partial(Recounting, str(file))).to("counts", key=serde.STRING, value=serde.STRING)
+    return builder.build()
+
+
+def lives(file: Path) -> dict[tuple[int, str], list[str]]:
+    """What happened to the processors of each task, by process and task."""
+    found: dict[tuple[int, str], list[str]] = {}
+    for line in file.read_text().splitlines():
+        process, task, event = line.split()
+        found.setdefault((int(process), task), []).append(event)
+    return found
+
+
+def send_together(place: Place, *values: str) -> None:
+    """Sends a value to each partition in one append: an application reads all of them in one batch."""
+    with Producer(place.log, key=serde.STRING, value=serde.STRING, linger=60_000) as producer:
+        for partition, value in enumerate(values):
+            producer.send("lines", value, value, partition=partition)
+
+
+def test_processors_that_ran_in_an_aborted_attempt_are_closed_and_others_initialised(place: Place, tmp_path: Path):
+    file = tmp_path / "events"
+    with place.app(recounting(file)) as app:
+        wait_for(app, lambda: [len(slot.tasks) for slot in slots(app).values()] == [2, 2])
+        send_together(place, "die", "a", "b", "c")
+        app.drain(PATIENCE_MS)
+        twice = [events[-5:] for events in lives(file).values() if events.count("process") == 2]
+        assert twice == [["init", "process", "close", "init", "process"]] * 2, lives(file)
+        assert sorted(place.read("counts")) == ["a", "b", "c", "die"]
+    killed = int(file.with_suffix(".died").read_text())
+    last = {(process, task): events[-1] for (process, task), events in lives(file).items() if process != killed}
+    assert last == dict.fromkeys(last, "close"), lives(file)
+
+
+def test_a_processor_that_fails_is_closed(place: Place, tmp_path: Path):
+    file = tmp_path / "events"
+    send_together(place, "fail")
+    app = place.app(recounting(file))
+    with app, pytest.raises(StreamsError, match="ValueError"):
+        app.drain(PATIENCE_MS)
+    failed = [events for (_, task), events in lives(file).items() if task == "0_0"]
+    assert failed == [["init", "close"]]
 
 
 def test_slots_that_do_not_reach_the_driver_fail_the_start_with_both_addresses(place: Place):

@@ -10,6 +10,7 @@ import pytest
 
 from headrace import Admin, Application, Materialized, Producer, StreamsBuilder, Topology, serde
 from headrace.model.partitioner import partition_of
+from headrace.spark import run
 from tests.spark.places import PATIENCE_MS, Place, wait_for
 
 pytestmark = pytest.mark.spark
@@ -17,10 +18,14 @@ KEYS = [f"key {n}" for n in range(50)]
 TEXTS: dict[str, Any] = {"key": serde.STRING, "value": serde.STRING}
 
 
-def append_all(topic: str, out: str) -> Topology:
-    """The values of each key in the order of their records."""
+def append_all(topic: str, out: str, names: str | None = None) -> Topology:
+    """The values of each key in the order of their records; with a table of names, joined with the name of the key."""
     builder = StreamsBuilder()
-    grouped = builder.stream(topic, **TEXTS).group_by_key(**TEXTS)
+    stream = builder.stream(topic, **TEXTS)
+    if names is not None:
+        table = builder.table(names, **TEXTS)
+        stream = stream.join(table, lambda value, name: f"{value}/{name}")
+    grouped = stream.group_by_key(**TEXTS)
     store = Materialized("all", **TEXTS)
     grouped.aggregate(lambda: "", lambda key, value, all_of: f"{all_of} {value}".strip(), store=store).to_stream().to(
         out, **TEXTS
@@ -73,3 +78,54 @@ def test_a_topic_grows_while_records_flow(tmp_path: Path, trigger: str, numbers:
     place.create("out")
     with place.app(append_all("in", "out"), trigger=trigger) as app:
         grow_while_records_flow(app, place.log, NumberedRecords(place.log, "in", 4), *numbers)
+
+
+@pytest.mark.parametrize("trigger", ["real-time", "micro-batch"])
+def test_a_producer_may_know_of_new_partitions_before_the_application(tmp_path: Path, trigger: str, monkeypatch):
+    """It writes keys to old partitions that belong to other tasks by the old number."""
+    monkeypatch.setattr(run, "TOPIC_CHECK_INTERVAL", 3600.0)  # the batches themselves have to notice
+    place = Place(tmp_path)
+    place.create("in", partitions=4)
+    place.create("out")
+    with place.app(append_all("in", "out"), trigger=trigger) as app:
+        records = NumberedRecords(place.log, "in", 4)
+        records.send(60)
+        app.drain(PATIENCE_MS)
+        with Admin(place.log) as admin:
+            admin.add_partitions("in", 6)
+        records.partitions = 6
+        records.send(60)
+        wait_for(app, lambda: app._running().job.tasks[0] == 6)
+        records.send(60)
+        app.drain(PATIENCE_MS)
+        stored = dict(app.store("all").all())
+        assert {key: found.value for key, found in stored.items()} == records.expected()
+
+
+@pytest.mark.parametrize("trigger", ["real-time", "micro-batch"])
+def test_joined_topics_may_grow_one_after_the_other(tmp_path: Path, trigger: str):
+    """Producers that know of the new partitions also write keys to old partitions that belong to other tasks."""
+    place = Place(tmp_path)
+    place.create("in", "names", partitions=4)
+    place.create("out")
+    with Producer(place.log, **TEXTS) as producer:
+        for key in KEYS:
+            producer.send("names", key=key, value=f"name of {key}")
+    with place.app(append_all("in", "out", names="names"), trigger=trigger) as app:
+        records = NumberedRecords(place.log, "in", 4)
+        records.send(60)
+        app.drain(PATIENCE_MS)
+        with Admin(place.log) as admin:
+            admin.add_partitions("in", 6)
+            wait_for(app, lambda: bool(app._running().job.plan.readers))
+            assert app._running().job.tasks[0] == 4
+            records.partitions = 6
+            records.send(60)
+            admin.add_partitions("names", 6)
+            wait_for(app, lambda: app._running().job.tasks[0] == 6)
+        records.send(60)
+        app.drain(PATIENCE_MS)
+        stored = dict(app.store("all").all())
+        assert {key: found.value for key, found in stored.items()} == {
+            key: " ".join(f"{value}/name of {key}" for value in values) for key, values in records.sent.items()
+        }

@@ -189,18 +189,23 @@ def test_an_iterator_cannot_outlive_its_batch(engine):
         next(scan)
 
 
+def commit_elsewhere(directory, size):
+    """Another process commits version 2: `k`, and a value of so many bytes."""
+    program = f"""
+        from headrace.state.engine import Version
+        from headrace.state.lmdb import LmdbEngine
+        LmdbEngine({str(directory)!r}).commit([(b"big", bytes({size})), (b"k", b"theirs")], Version(2, "theirs"))
+    """
+    paths = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    subprocess.run([sys.executable, "-c", textwrap.dedent(program)], check=True, env=paths)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("size", [10, 100_000_000], ids=["within the map", "and grow the map"])
 def test_two_processes_cannot_write_over_each_other(tmp_path, size):
     engine = LmdbEngine(tmp_path)
     engine.commit([(b"k", b"mine")], ONE)
-    program = f"""
-        from headrace.state.engine import Version
-        from headrace.state.lmdb import LmdbEngine
-        LmdbEngine({str(tmp_path)!r}).commit([(b"big", bytes({size})), (b"k", b"theirs")], Version(2, "theirs"))
-    """
-    paths = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-    subprocess.run([sys.executable, "-c", textwrap.dedent(program)], check=True, env=paths)
+    commit_elsewhere(tmp_path, size)
     assert (engine.get(b"k"), engine.version) == (b"mine", ONE)
     for attempt in (lambda: engine.commit([(b"k", b"mine again")], TWO), engine.undo):
         with pytest.raises(InvalidStateStoreError, match="another process has written"):
@@ -210,6 +215,26 @@ def test_two_processes_cannot_write_over_each_other(tmp_path, size):
     engine.undo()
     assert contents(engine) == [(b"k", b"mine")]
     engine.close()
+
+
+@pytest.mark.slow
+def test_an_undo_of_a_commit_restores_what_another_process_wrote_before(tmp_path):
+    engine = LmdbEngine(tmp_path)
+    engine.commit([(b"k", b"mine")], ONE)
+    commit_elsewhere(tmp_path, size=1)
+    engine.renew()
+    engine.commit([(b"k", b"mine again")], Version(3, "c"))
+    engine.undo()
+    assert (engine.get(b"k"), engine.version) == (b"theirs", Version(2, "theirs"))
+    engine.close()
+
+
+def test_an_undo_after_a_renewal_restores_the_last_commit(engine):
+    engine.commit([(b"k", b"first")], ONE)
+    engine.renew()
+    engine.commit([(b"k", b"second")], TWO)
+    engine.undo()
+    assert (contents(engine), engine.version) == ([(b"k", b"first")], ONE)
 
 
 def test_a_commit_that_fails_changes_nothing(engine):

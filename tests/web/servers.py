@@ -73,6 +73,7 @@ def counted() -> dict[str, Any]:
             SlotReport(1, "two", 12, ("0_1",), {"0_0": 2, "1_0": 0}),
         ],
         "moves": 3,
+        "queued_slots": 1,
         "sources": [SourceReport("customers", "customers", "RETRYING", 7, 120, "no answer", 2)],
         "sinks": [SinkReport("lake", "atomic", 4, 2, 50, 1, "no answer", 3)],
     }

@@ -13,6 +13,7 @@ from headrace.errors import ConfigError
 from headrace.query import Follower
 from headrace.web import ApplicationView, Server
 from headrace.web.connections import ConnectionLimits, ConnectionTable, group_address
+from headrace.web.server import HEALTH_LIMITS
 from tests.query.programs import every_kind, finished, started
 from tests.web.servers import FakeApplication, ask, served
 
@@ -27,8 +28,8 @@ def cluster():
     return finished(limit=3)
 
 
-def connect(server, raw=b"", stack=None):
-    connection = socket.create_connection(("127.0.0.1", server.port), timeout=10)
+def connect(server, raw=b"", stack=None, client="127.0.0.1"):
+    connection = socket.create_connection(("127.0.0.1", server.port), timeout=10, source_address=(client, 0))
     connection.sendall(raw)
     return connection if stack is None else stack.enter_context(connection)
 
@@ -107,6 +108,65 @@ def test_health_has_a_listener_that_other_requests_cannot_fill(stalled):
     server, _ = stalled
     assert ask(server.health_url, "/health").status == 200
     assert ask(server.health_url, "/ready").json["ready"] is True
+
+
+def await_that(is_so):
+    end = time.monotonic() + 60
+    while not is_so():
+        assert time.monotonic() < end
+        time.sleep(0.01)
+
+
+ONE_CLIENT, MANY_CLIENTS = ["127.0.0.1"], [f"127.0.0.{number}" for number in range(2, 6)]
+
+
+@pytest.mark.parametrize("clients", [ONE_CLIENT, MANY_CLIENTS], ids=["one client", "many clients"])
+def test_health_is_answered_while_clients_hold_all_connections(cluster, clients):
+    application, limits = Stalled(), ConnectionLimits()
+    with served(cluster, application) as server, ExitStack() as stack:
+        node = every_kind().describe().subtopologies[0].nodes[0].name
+        request = f"GET /api/nodes/{node} HTTP/1.1\r\nhost: localhost\r\n\r\n".encode()
+        held = [connect(server, request, stack, client) for client in clients for _ in range(limits.per_client)]
+        assert len(held) in {limits.per_client, limits.connections}
+        table = server._listeners[0].table
+        await_that(lambda: sum(each.is_busy for each in list(table._clients)) == len(held))
+        try:
+            for raw in (b"", b"GET /health HTTP/1.1\r\nhost: local"):  # who else waits is not in the way
+                for client in clients:
+                    for _ in range(HEALTH_LIMITS.per_client):
+                        connect(server, raw, stack, client)
+            assert ask(server.url, "/health").status == 200
+            answer = ask(server.url, "/ready", connection="keep-alive")
+            assert (answer.status, answer.headers["connection"]) == (200, "close")
+            answer = ask(server.url, "/stores")
+            assert (answer.status, answer.headers["retry-after"]) == (503, "1")
+            assert len(table) == len(held)
+        finally:
+            application.over.set()
+        for connection in held:
+            assert connection.recv(12) == b"HTTP/1.1 200"
+    assert table.reserve is not None
+    assert len(table.reserve) == 0
+
+
+def count_unread(table):
+    """The connections whose clients do not read."""
+    return sum(getattr(each, "_departure", None) is not None for each in list(table._clients))
+
+
+def test_health_is_answered_while_a_client_without_the_token_reads_nothing(cluster):
+    request = b"GET /static/vendor/uPlot.iife.min.js HTTP/1.1\r\nhost: localhost\r\n\r\n"
+    with served(cluster, FakeApplication(), token="secret") as server, ExitStack() as stack:  # noqa: S106
+        for _ in range(ConnectionLimits().per_client):
+            connection = stack.enter_context(socket.socket())
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            connection.settimeout(10)
+            connection.connect(("127.0.0.1", server.port))
+            connection.sendall(200 * request)  # 10 MB of responses, more than the system keeps
+        table = server._listeners[0].table
+        await_that(lambda: count_unread(table) == ConnectionLimits().per_client)
+        assert ask(server.url, "/stores").status == 503
+        assert ask(server.url, "/health").status == 200
 
 
 def test_the_listener_of_the_health_has_nothing_else_and_limits_of_its_own(cluster):
@@ -246,6 +306,17 @@ def test_if_all_are_busy_there_is_no_room():
     table.release(other)
     table.release(other)
     assert table.admit(FakeConnection(), "c")
+
+
+def test_if_all_are_busy_there_is_room_in_the_reserve():
+    reserve = ConnectionTable(ConnectionLimits(connections=1, per_client=1))
+    table = ConnectionTable(ConnectionLimits(connections=1, per_client=1), reserve)
+    assert table.find_place(FakeConnection(busy=True), "a") is table
+    idle, busy = FakeConnection(), FakeConnection(busy=True)
+    assert table.find_place(idle, "b") is reserve
+    assert table.find_place(busy, "b") is reserve
+    assert (idle.aborted, busy.aborted) == (True, False)
+    assert table.find_place(FakeConnection(), "c") is None
 
 
 def test_the_addresses_of_one_network_of_ipv6_are_one_client():

@@ -36,6 +36,7 @@ def test_every_number_is_that_of_the_application():
     lag = {names[1:]: value for names, value in found.items() if names[0] == "headrace_standby_lag_batches"}
     assert lag == {("0", "0_1"): 0, ("0_0", "1"): 2, ("1", "1_0"): 0}
     assert found["headrace_task_moves_total",] == 3
+    assert found["headrace_queued_slots",] == 1
     assert found["headrace_batch_phase_seconds", "commit"] == 0.02
     assert found["headrace_log_to_log_seconds", "0.5"] == 0.04
     assert found["headrace_log_to_log_seconds", "0.99"] == 0.09
@@ -105,6 +106,7 @@ def test_the_verdict_is_a_sentence_with_its_reason():
         (FakeApplication(state="REBALANCING"), False, "Starting: the application takes over"),
         (FakeApplication(state="REBALANCING", batches=7), True, "Planning again"),
         (FakeApplication(ready=False), False, "Starting: the slots are not there yet"),
+        (FakeApplication(ready=False, queued_slots=2), False, "Waiting for Spark: it has no core for the slots"),
         (FakeApplication(state="ERROR", error="a function failed"), False, "a function failed"),
     ]:
         status = ApplicationView(follower=follower, application=application, clock=cluster.ground.clock).status()

@@ -4,7 +4,8 @@ import socket
 import ssl
 import subprocess
 import warnings
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, closing, suppress
+from http.client import HTTPSConnection
 
 import pytest
 
@@ -13,8 +14,9 @@ from headrace.query import Follower
 from headrace.query.client import Client, RemoteError
 from headrace.web import ApplicationView, Server
 from headrace.web.connections import ConnectionLimits
-from tests.query.programs import finished
+from tests.query.programs import every_kind, finished
 from tests.web.servers import FakeApplication, ask, served
+from tests.web.test_connections import Stalled
 
 pytestmark = pytest.mark.slow
 
@@ -131,3 +133,22 @@ def test_a_certificate_that_cannot_be_used_is_explained(cluster, pair, tmp_path)
             Server(view, **options)
     with pytest.raises(ConfigError, match="give both"):
         Server(view, private_key=key)
+
+
+def test_health_is_answered_while_all_connections_are_busy(cluster, pair):
+    application, context = Stalled(), trusting(pair)
+    node = every_kind().describe().subtopologies[0].nodes[0].name
+    options = {"certificate": pair[0], "private_key": pair[1], "limits": ConnectionLimits(connections=2, per_client=2)}
+    with served(cluster, application, **options) as server, ExitStack() as stack:
+        held = [stack.enter_context(closing(HTTPSConnection("127.0.0.1", server.port, context=context))) for _ in "12"]
+        for connection in held:
+            connection.request("GET", f"/api/nodes/{node}")
+            assert application.waiting.acquire(timeout=10)
+        for _ in range(20):  # that begin no handshake
+            stack.enter_context(socket.create_connection(("127.0.0.1", server.port)))
+        try:
+            assert ask(server.url, "/health", context=context).status == 200
+            assert ask(server.url, "/stores", context=context).status == 503
+        finally:
+            application.over.set()
+        assert [connection.getresponse().status for connection in held] == [200, 200]

@@ -48,6 +48,7 @@ from headrace.topology.graph import Graph
 
 _CELLS = table_prefix(LOGGED)
 _STREAM_TIME = _CELLS + b"task/stream time"
+_RECEIVED = _CELLS + b"task/rows "  # how many rows of each internal topic the task has received
 _SCHEDULES = (_CELLS + b"task/stream_time", _CELLS + b"task/wall_clock")  # the orders of punctuations, by node names
 Rows = dict[bytes, bytes]
 
@@ -199,7 +200,8 @@ class _Editor:
         """Takes the rows of the stores that a backfill has filled."""
         rows = read_rows(filled.storage, task, filled.ledger.head(task).chain)
         self._filled = dict(select_rows(rows, self._edits.filled, self._edits.filled_operators))
-        self._filled |= {key: rows[key] for key in _SCHEDULES if key in rows and key not in self.rows}
+        of_task = (key for key in rows if key in _SCHEDULES or key.startswith(_RECEIVED))
+        self._filled |= {key: rows[key] for key in of_task if key not in self.rows}
         if _STREAM_TIME in rows:
             self._times.append(_number(rows[_STREAM_TIME]))
 

@@ -108,7 +108,7 @@ class Coordinator:
             deliver_in_shares=hooks.deliver_in_shares,
             share_bytes=options.share_bytes,
         )
-        self.ledger = recovery.recover_ledger(storage, options.keep)
+        self._recover_ledger()
         self.changes: ChangePlan | None = None  # the plan that the takeover has carried out
         self._deliveries = SerialExecutor("headrace delivery", options.max_undelivered, hooks.threads)
         self._visible = SerialExecutor("headrace delivered", options.max_undelivered, hooks.threads)
@@ -234,7 +234,7 @@ class Coordinator:
                     plan, migrations, divider, None if waits else backfill, self.ledger.positions | starts
                 )
             except CheckpointCorruptedError:
-                self.ledger = recovery.recover_ledger(storage, self._options.keep)
+                self._recover_ledger()
                 if self.ledger.number == number:
                     raise
                 continue  # the previous owner has committed since, and purged what was read
@@ -251,7 +251,7 @@ class Coordinator:
                 changelogs=changelogs if number < 0 else self.ledger.changelogs,
             )
             with step(TAKEOVER, self._at_step):
-                written = self._write_manifest(builder)
+                written = self._write_manifest(builder, self._recovered_at)
             if written is not None and number >= 0 and plan.has_changes and self.changes is None:
                 self.changes = plan
             if written is not None and not is_halfway and not waits:
@@ -259,7 +259,7 @@ class Coordinator:
             if written is not None:
                 number = None
                 continue
-            self.ledger = recovery.recover_ledger(storage, self._options.keep)  # the previous owner committed first
+            self._recover_ledger()  # the previous owner committed first
         else:
             raise self._fenced(self.ledger.number + 1)
         self._catch_up()
@@ -299,6 +299,11 @@ class Coordinator:
 
         return replace(divider, on_progress=tell).divide(self._storage, self.ledger, fingerprint, self._at_step)
 
+    def _recover_ledger(self) -> None:
+        """Reads the manifests, and before them the clocks: see `_write_manifest`."""
+        self._recovered_at = self._read_clocks()
+        self.ledger = recovery.recover_ledger(self._storage, self._options.keep)
+
     def _read_latest_marker(self) -> None:
         """Reads marker and manifests again if the previous owner has delivered and committed between the two.
 
@@ -309,7 +314,7 @@ class Coordinator:
         while self._delivery.last < self.ledger.delivered:
             self._delivery.read_marker()
             if self._delivery.last >= self.ledger.delivered:
-                self.ledger = recovery.recover_ledger(self._storage, self._options.keep)
+                self._recover_ledger()
             elif left > 0:
                 left -= _MARKER_PAUSE
                 self._hooks.threads.sleep(_MARKER_PAUSE / 1000)
@@ -368,6 +373,7 @@ class Coordinator:
         if number != self.number:
             raise self._fenced(number)
         self.sinks.await_room()
+        began = self._read_clocks()
         self._ownership.renew()
         check_receipts(receipts, number, {task: head.version for task, head in self.ledger.tasks.items()})
         builder = replace(
@@ -379,7 +385,7 @@ class Coordinator:
             positions=positions or {},
         )
         with step(MANIFEST, self._at_step):
-            written = self._write_manifest(builder)
+            written = self._write_manifest(builder, began)
         if written is None:
             raise self._fenced(number)
         manifest, data = written
@@ -389,6 +395,14 @@ class Coordinator:
         purge = number % self._options.purge_every == 0
         self._clean_up(self.ledger.tasks if purge else [receipt.task for receipt in receipts], purge=purge)
         return manifest
+
+    def estimate_wait(self, lead: float) -> float:
+        """Estimates in how many seconds to begin the next batch, which takes `lead` seconds until it is committed.
+
+        The log takes one batch after the other. A batch that begins earlier would only wait for its delivery, and it
+        would have fewer records.
+        """
+        return self._deliveries.estimate_wait(lead)
 
     def request_snapshots(self) -> None:
         """Requests a merge of every task's state into one file, after the next batch. May be called from any thread."""
@@ -463,16 +477,18 @@ class Coordinator:
             self._ownership.release()
 
     # ----------------------------------------------------------------------------------------------------------- steps
-    def _write_manifest(self, builder: ManifestBuilder) -> tuple[Manifest, bytes] | None:
-        """Creates the next manifest. Returns it and its file; None if another instance has created it before."""
+    def _write_manifest(self, builder: ManifestBuilder, began: tuple[float, float]) -> tuple[Manifest, bytes] | None:
+        """Creates the next manifest. Returns it and its file; None if another instance has created it before.
+
+        `began` has the clocks from before this instance read the previous manifest, or checked its lease.
+        """
         builder = replace(builder, delivered=self._delivery.last)
         manifest, data = builder.build(self.ledger, full_up_to=self._options.full_up_to)
         name = manifest_name(manifest.number)
-        began = self._read_clocks()
         # If the answer of an object store is lost, the put is repeated, and the store reports our own file as existing.
         if not self._storage.create(name, data) and self._storage.read(name) != data:
             return None
-        # An owner that was suspended just before may have created again a manifest that the next owner has purged.
+        # An owner that was suspended since `began` may have created again a manifest that the next owner has purged.
         if self._has_passed_lease(began) and manifest_numbers(self._storage)[-1] > manifest.number:
             return None
         self.ledger.apply(manifest, manifest_digest(data))

@@ -41,9 +41,9 @@ class StoreShape(NamedTuple):
 class SubtopologyShape(NamedTuple):
     """A sub-topology: the topics it reads, its task count, its stores.
 
-    `grown_from` is the task count from before its source topics last got more partitions; 0 if they never did. Since
-    then the records that it reads are routed by their keys, if it has stores
-    (`topology.subtopologies.route_sources`).
+    `grown_from` is the task count from before its source topics last got more partitions; 0 if they never did. It is
+    the task count itself while topics that are joined with them have not grown yet. Records of topics that have grown
+    are routed by their keys, if there are stores (`topology.subtopologies.route_sources`).
     """
 
     number: int
@@ -110,12 +110,15 @@ def compute_fingerprint(
     tasks: Mapping[int, int],
     partitions: Mapping[str, int],
     before: Fingerprint | None = None,
+    held: Mapping[str, int] | None = None,
 ) -> Fingerprint:
     """Returns the fingerprint of a planned topology. `tasks` are counts by stage, `partitions` by internal topic.
 
-    `before` is that of the checkpoint: it tells which source topics have grown.
+    `before` is that of the checkpoint: it tells which source topics have grown. `held` are topics that have grown, but
+    are read with the number of partitions from before (`hold_counts`).
     """
-    serdes, grown = serdes_of(config), {} if before is None else _find_grown(plan, tasks, before)
+    serdes = serdes_of(config)
+    grown = {**({} if before is None else _find_grown(plan, tasks, before)), **(held or {})}
     groups = (_subtopology_shape(stage, tasks[stage.number], graph, serdes, grown) for stage in plan.stages.values())
     global_stores = (_store_shape(graph.stores[name], serdes) for name in sorted(graph.global_stores))
     return Fingerprint(

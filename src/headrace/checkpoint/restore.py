@@ -12,6 +12,7 @@ An `EngineProvider` owns the local state of one task between batches: a director
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -147,6 +148,9 @@ class LmdbEngineProvider:
         readers: int = 126,
     ) -> None:
         self.directory = Path(directory)
+        self._label_file = self.directory / "task"
+        self._watched = str(self.directory), str(self._label_file)
+        self._checked: tuple[tuple[int, int, int], ...] = ()  # inode, device and change time when they were checked
         self._label = f"{checkpoint} {task}\n".encode()
         self._open = partial(LmdbEngine, self.directory, boot=boot, map_size=map_size, readers=readers)
         self._engine: LmdbEngine | None = None
@@ -167,7 +171,7 @@ class LmdbEngineProvider:
             check_folder(self.directory)  # what another user has put there is not deleted either
             rmtree(self.directory)
             create_directory(self.directory)
-            write_file(self.directory / "task", self._label)
+            write_file(self._label_file, self._label)
         except OSError as error:
             raise InvalidStateStoreError(f"the local state in {self.directory} cannot be created: {error}") from error
         self._engine = self._open()
@@ -193,8 +197,14 @@ class LmdbEngineProvider:
         self._engine = None
 
     def _is_ours(self) -> bool:
+        """True if the directory is safe, and of this task. It is read again only after something in it has changed."""
         try:
+            found = tuple((at.st_ino, at.st_dev, at.st_ctime_ns) for at in map(os.lstat, self._watched))
+            if found == self._checked:
+                return True
             check_folder(self.directory)
-            return read_file(self.directory / "task") == self._label
+            is_ours = read_file(self._label_file) == self._label
         except OSError:
             return False
+        self._checked = found if is_ours else ()
+        return is_ours

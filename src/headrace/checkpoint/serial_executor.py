@@ -1,6 +1,7 @@
 """Runs work in the background, one call after the other, with a bounded queue.
 
-Delivery and compaction use it: they overlap the next batches, in order, and back-pressure comes from `submit`.
+Delivery and compaction use it: they overlap the next batches, in order, and back-pressure comes from `submit`. A caller
+that would rather prepare its next call later than have it wait in the queue asks `estimate_wait`.
 """
 
 from __future__ import annotations
@@ -9,6 +10,8 @@ from collections import deque
 from collections.abc import Callable
 
 from headrace.model.threads import SYSTEM_THREADS, Threads
+
+_WEIGHT = 0.2  # of the last call in the average time of a call
 
 
 class SerialExecutor:
@@ -21,6 +24,8 @@ class SerialExecutor:
     def __init__(self, name: str, capacity: int, threads: Threads = SYSTEM_THREADS) -> None:
         self._capacity, self._queue, self._busy, self._open = capacity, deque[Callable[[], object]](), 0, True
         self._error: BaseException | None = None
+        self._seconds = threads.seconds
+        self._began, self._average = 0.0, 0.0  # when the running call began, and how many seconds calls take
         self._changed = threads.condition()
         self._thread = threads.start(name, self._run) if capacity else None
 
@@ -39,6 +44,18 @@ class SerialExecutor:
             self._queue.append(call)
             self._changed.notify_all()
         self.check()
+
+    def estimate_wait(self, lead: float) -> float:
+        """Estimates in how many seconds to begin preparing the next call, which takes `lead` seconds to prepare.
+
+        The call is then ready when the running one ends. While another call is queued, it is never time to begin.
+        """
+        with self._changed:
+            if not self._queue and not self._busy:
+                return 0.0
+            left = max(0.0, self._began + self._average - self._seconds()) if self._busy else 0.0
+            queued = self._average * len(self._queue)
+            return left + queued if queued else max(0.0, left - lead)
 
     def check(self) -> None:
         """Raises the error of a failed call."""
@@ -69,11 +86,13 @@ class SerialExecutor:
                 self._changed.wait_for(lambda: self._queue or not self._open)
                 if not self._open or self._error:
                     return
-                call, self._busy = self._queue.popleft(), 1
+                call, self._busy, self._began = self._queue.popleft(), 1, self._seconds()
             try:
                 call()
             except BaseException as error:  # noqa: BLE001 - submit, check and drain raise it
                 self._error = error
             with self._changed:
+                took = self._seconds() - self._began
+                self._average += (took - self._average) * (_WEIGHT if self._average else 1.0)
                 self._busy = 0
                 self._changed.notify_all()

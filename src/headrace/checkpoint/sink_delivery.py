@@ -31,15 +31,21 @@ from headrace.checkpoint.serial_executor import SerialExecutor
 from headrace.checkpoint.steps import SINK_COMMIT, SINK_PROGRESS, SINK_WRITE, AtStep, ignore_step, step
 from headrace.checkpoint.storage import Storage
 from headrace.config import Config
-from headrace.errors import CheckpointCorruptedError, CheckpointMismatchError, RecordsRejectedError, StreamsError
+from headrace.errors import (
+    CheckpointCorruptedError,
+    CheckpointMismatchError,
+    RecordsRejectedError,
+    StreamsError,
+    add_summary,
+    summarize,
+)
 from headrace.log.protocol import Item, Records
 from headrace.model.ids import TaskId, TopicPartition
 from headrace.model.record import Record
 from headrace.model.sink import Sink, SinkBatch, SinkContext, SinkPart, SinkShare, SinkWriter, sink_topic
 from headrace.model.threads import SYSTEM_THREADS, Threads
-from headrace.runtime.failures import Failure, Handler
+from headrace.runtime.failures import Failure, Handler, make_handler_error
 from headrace.runtime.serdes import handlers_of, serdes_of
-from headrace.secrets import mask_secrets
 from headrace.serde.protocol import Serde
 from headrace.topology import nodes
 from headrace.topology.graph import Graph
@@ -93,6 +99,7 @@ class SinkTarget:
     value: Serde
     on_rejected: Handler = "fail"
     dead_letter_topic: str | None = None
+    log_record_values: bool = False  # messages of errors, which may quote a record, go to the log
 
 
 def find_sinks(graph: Graph, config: Config) -> dict[str, SinkTarget]:
@@ -110,6 +117,7 @@ def find_sinks(graph: Graph, config: Config) -> dict[str, SinkTarget]:
                 value=serdes.value(node.value, sink_topic(name)),
                 on_rejected=node.on_rejected or handlers.production,
                 dead_letter_topic=handlers.dead_letter_topic,
+                log_record_values=handlers.log_record_values,
             )
     return found
 
@@ -194,13 +202,20 @@ class PartWriter:
         try:
             if self._writer is None:
                 self._writer = self._target.sink.open(self._context)
-            return call(self._writer)
+            try:
+                return call(self._writer)
+            except Exception as error:
+                add_summary(error)  # it may quote a record, unlike an error of `open`
+                raise
         except BaseException:
             self.close()
             raise
 
     def _handle(self, batch: SinkBatch, error: RecordsRejectedError) -> None:
         """Decides about rejected records; raises an error if the application is to stop."""
+        count = f"{len(error.records)} of {len(batch)} records"
+        head = f"the sink {self._target.name!r} rejects {count} of batch {batch.number}"
+        error.summary = f"{head}: {error.summary}"
         tasks = {id(record): part.name for part in batch.parts for record in part.records}
         letters: list[Record] = []
         for record, reason in error.records:
@@ -213,7 +228,8 @@ class PartWriter:
                     "starts again. Change the target, or give the sink on_rejected='continue' or 'dead_letter'."
                 )
                 raise error
-        _log.warning("%d records of batch %d were rejected: %s", len(error.records), batch.number, error)
+        _log.warning("%s", f"{head}: {error}" if self._target.log_record_values else error.summary)
+        _log.debug("%s", error)
         if letters:
             topic = self._target.dead_letter_topic or ""
             if topic not in self._log.topics():
@@ -223,7 +239,10 @@ class PartWriter:
     def _decide(self, record: Record, task: TaskId, error: RecordsRejectedError) -> str:
         handler = self._target.on_rejected
         if not isinstance(handler, str):
-            return handler(Failure(self._target.node, task, None, None, None), record, error)
+            try:
+                return handler(Failure(self._target.node, task, None, None, None), record, error)
+            except Exception as broken:
+                raise make_handler_error(self._target.node, broken) from broken
         if handler == "dead_letter" and self._target.dead_letter_topic is None:
             raise StreamsError(
                 f"the sink {self._target.name!r} has rejected a record, and there is no topic for dead letters: set "
@@ -348,14 +367,17 @@ class SinkDelivery:
             try:
                 self._attempt(number, outboxes)
             except Exception as error:
-                # Some clients add pages of debugging text below the first line.
-                said = mask_secrets(f"{type(error).__name__}: {error}".strip().partition("\n")[0])
+                said = _describe(error, with_values=True)
                 self._tell(error=said, failures=self._report.failures + 1)
                 if not _is_retriable(error):
                     raise
                 _log.warning(
-                    "the sink %s does not take batch %d, and is asked again: %s", self._target.name, number, said
+                    "the sink %s does not take batch %d, and is asked again: %s",
+                    self._target.name,
+                    number,
+                    _describe(error, with_values=self._target.log_record_values),
                 )
+                _log.debug("%s", said)
                 with self._changed:
                     self._changed.wait_for(lambda: self._stopping, backoff)
                 backoff = min(2 * backoff, self._options.max_backoff_ms / 1000)
@@ -400,6 +422,12 @@ class SinkDelivery:
             self._changed.notify_all()
 
 
+def _describe(error: Exception, *, with_values: bool) -> str:
+    """Returns the kind and the first line of an error: some clients add pages of debugging text."""
+    kind, said = type(error).__name__, summarize(error, with_values=with_values).strip().partition("\n")[0]
+    return said if said.startswith(kind) else f"{kind}: {said}"
+
+
 def _is_retriable(error: Exception) -> bool:
     return isinstance(error, OSError) or (isinstance(error, StreamsError) and error.retriable)
 
@@ -424,10 +452,10 @@ class SinkDeliveries:
         progress, undelivered = self._find_undelivered(ledger)
         self._forget_removed(progress, undelivered)
         for target in self._targets.values():
-            last = progress.get(target.name)
-            if last is None:  # the sink is new, so no batch before has records for it
-                record_progress(self._storage, target.name, ledger.number, None)
-                last = ledger.number
+            # No batch before a new sink has records for it. The file of a known sink is created again, which makes its
+            # name durable: manifests that the sink has are deleted.
+            last = progress.get(target.name, ledger.number)
+            record_progress(self._storage, target.name, last, None)
             context = SinkContext(
                 application=ledger.application,
                 sink=target.name,

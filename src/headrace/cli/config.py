@@ -21,15 +21,15 @@ def settings() -> list[dict[str, Any]]:
     >>> [row["default"] for row in settings() if row["setting"] == "emit.interval.ms"]
     [1000]
     """
-    rows = [(row.name.replace("_", "."), row) for row in fields(Config) if row.name != "extra"]
+    rows = [(row.name.replace("_", "."), row, row.metadata["trigger"]) for row in fields(Config) if row.name != "extra"]
     return [
         {
             "setting": name,
             "default": _plain(row.default),
-            "meaning": row.metadata["meaning"],
+            "meaning": row.metadata["meaning"] + (f" ({trigger} trigger only)" if trigger else ""),
             "environment": variable_of(name),
         }
-        for name, row in rows
+        for name, row, trigger in rows
     ]
 
 

@@ -35,7 +35,9 @@ def doctor(
     log: LogAddress = None,
     bootstrap_server: Servers = None,
     command_config: CommandConfig = None,
-    checkpoint: Annotated[str | None, typer.Option(help="The checkpoint to check.")] = None,
+    checkpoint: Annotated[
+        str | None, typer.Option(help="The checkpoint to check.", envvar="HEADRACE_CHECKPOINT")
+    ] = None,
     state_dir: Annotated[str | None, typer.Option(help="The directory of local state to check.")] = None,
     port: Annotated[list[int] | None, typer.Option(help="A port that must be free; may be repeated.")] = None,
     topology: Program = None,

@@ -38,6 +38,7 @@ from headrace.cli import (
     topics,
     topology,
 )
+from headrace.cli.options import check_no_credentials
 from headrace.cli.output import print_note, silence_stdout
 from headrace.errors import StreamsError, UnknownTopicError
 from headrace.secrets import log_to_stderr, mask_secrets
@@ -108,7 +109,11 @@ def configure_logging(
 
 def main() -> None:
     """Run the command, and exit with 0 for success, 1 for failure, or 2 for wrong usage."""
-    code = exit_code(sys.argv[1:])
+    try:
+        code = exit_code(sys.argv[1:])
+    except Exception:  # noqa: BLE001 - Python would print the passwords in it, too
+        code = 1
+        _print_traceback_masked()
     try:
         sys.stdout.flush()
     except BrokenPipeError:
@@ -125,6 +130,7 @@ def command() -> Any:
 def exit_code(arguments: list[str]) -> int:
     """Run the command, and return its exit code."""
     try:
+        check_no_credentials(arguments)
         result: Any = command()(arguments, prog_name="headrace", standalone_mode=False)
     except typer.TyperException as error:
         return _explain_usage(error, arguments)
@@ -166,5 +172,9 @@ def _print_traceback(arguments: list[str]) -> bool:
     """Print the traceback if `--debug` or the environment asks for it."""
     is_wanted = "--debug" in arguments or os.environ.get(DEBUG, "").lower() not in {"", "0", "false"}
     if is_wanted:
-        traceback.print_exc()
+        _print_traceback_masked()
     return is_wanted
+
+
+def _print_traceback_masked() -> None:
+    sys.stderr.write(mask_secrets(traceback.format_exc()))

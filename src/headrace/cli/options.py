@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import sys
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
 from functools import partial, update_wrapper
@@ -24,7 +25,7 @@ from headrace.config.settings import client_settings_in
 from headrace.log.open import find_directory, resolve_log
 from headrace.log.protocol import Log
 from headrace.query.follower import Follower
-from headrace.secrets import is_secret
+from headrace.secrets import has_credentials, is_secret, mask_secrets
 from headrace.spark.topics import parse_start
 from headrace.topology.builder import Topology
 from headrace.topology.graph import Graph
@@ -56,6 +57,7 @@ CommandConfig = Annotated[
 ]
 
 
+_URL = re.compile(r"[\w+.-]+://")
 PATIENCE = 5000  # ms that a command waits for brokers, unless --command-config says otherwise
 
 
@@ -151,7 +153,6 @@ def load_application(target: str, options: Mapping[str, Any], *, ignored: Collec
     those that are `ignored`.
     """
     config, pairs = options.get("--config"), parse_pairs(options.get("--set") or [], "--set")
-    check_no_secrets(pairs)
     loaded = load(target)
     if isinstance(loaded, Application):
         useless = [flag for flag, value in options.items() if value and flag not in {"--set", *ignored}]
@@ -169,15 +170,42 @@ def load_application(target: str, options: Mapping[str, Any], *, ignored: Collec
     )
 
 
-def check_no_secrets(pairs: Iterable[str]) -> None:
-    """Rejects passwords and keys among settings that are arguments of the command."""
-    for name in pairs:
-        if is_secret(name):
-            variable = f"HEADRACE_{name.upper().replace('.', '_')}"
-            raise UsageError(
-                f"--set {name}=…: all users of a machine can read the arguments of its processes. Set {variable} "
-                "in the environment, or give --config with a file that only you can read"
-            )
+_STORE = (
+    "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY in the environment, or what else the tools of the object store read"
+)
+_KAFKA = (
+    "HEADRACE_SASL_USERNAME and HEADRACE_SASL_PASSWORD in the environment, or sasl.username and sasl.password in a "
+    "file that only you can read (--config, --command-config)"
+)
+_REGISTRY = "HEADRACE_SCHEMA_REGISTRY_URL in the environment, to the address with user and password"
+# What to set instead of credentials in an option: in its address, or in its setting, key=value.
+ADDRESSES = {
+    "--checkpoint": _STORE, "--from-checkpoint": _STORE,
+    "--log": _KAFKA, "--bootstrap-server": _KAFKA, "--from": _KAFKA,
+}  # fmt: skip
+SETTINGS = {
+    "--set": "{variable} in the environment, or give --config with a file that only you can read",
+    "--property": _REGISTRY, "--formatter-property": _REGISTRY, "--reader-property": _REGISTRY,
+}  # fmt: skip
+
+
+def check_no_credentials(arguments: Sequence[str]) -> None:
+    """Rejects passwords and keys among the arguments of a command. What the environment gives is not among them."""
+    for argument, following in zip(arguments, [*arguments[1:], ""], strict=True):
+        flag, equals, value = argument.partition("=")
+        given = value if equals else following
+        name, _, setting = given.partition("=")
+        if flag in ADDRESSES and has_credentials(given):
+            what, advice = f"{flag} {mask_secrets(given)}", ADDRESSES[flag]
+        elif flag in SETTINGS and (is_secret(name) or (_URL.match(setting) and has_credentials(setting))):
+            what, advice = f"{flag} {name}=…", SETTINGS[flag]
+        else:
+            continue
+        variable = f"HEADRACE_{name.upper().replace('.', '_')}"
+        raise UsageError(
+            f"{what}: all users of a machine can read the arguments of its processes. Leave the credentials out, and "
+            f"set {advice.format(variable=variable)}"
+        )
 
 
 def choose_starts(app: Application, given: Sequence[str] | None) -> None:

@@ -41,7 +41,7 @@ from headrace.errors import CheckpointCorruptedError, CheckpointMismatchError
 from headrace.log.protocol import Extent, Log
 from headrace.model.clock import SystemClock
 from headrace.model.ids import TopicPartition
-from headrace.spark.job import remove_state
+from headrace.spark.job import find_state, remove_state
 
 COLUMNS = ["topic", "partition", "as", "position", "new_position"]
 _INTERNAL = ("-changelog", "-repartition", "-topic")
@@ -92,6 +92,7 @@ def reset(
     storage = _open_existing(checkpoint or f"{application_id}-checkpoint")
     state = state_directory(state_dir)
     local = state / application_id
+    find_state(state, application_id)  # an error if it is not safe to delete, before anything is changed
     internal = _check_internal(log, application_id, _split_names(internal_topics))
     loaded = load_checkpoint(storage)
     claim(ReadOnlyStorage(storage), application_id, loaded, force=force)

@@ -99,6 +99,8 @@ def _render(view: ApplicationView) -> Group:
     if slots:
         moved = f"{status['moves']} tasks have moved to another slot since the start."
         parts += [Text(""), make_table(slots, [*slots[0]]), Text(moved)]
+    if waiting := status["queued_slots"]:
+        parts.append(Text(f"{waiting} {'slot waits' if waiting == 1 else 'slots wait'} for a core of Spark."))
     for rows in (status["sources"], status["sinks"], rates, dropped):
         if rows:
             parts += [Text(""), make_table(rows, [*rows[0]])]

@@ -4,6 +4,9 @@ The fields of `Config` are the table. A row gives the name (an underscore for ea
 type, the default, the function that parses what a user gives, the meaning, and the module that reads the setting.
 `tests/config/test_settings_table.py` fails for a row that its module does not read.
 
+A setting that only one trigger reads names the trigger. A start with the other trigger says in the log that the setting
+has no effect.
+
 Three kinds of names are not in the table: `OTHER_NAMES` are older names of settings, `WITHOUT_EFFECT` are settings of
 Kafka Streams that mean nothing here (each is named once in the log, with the reason), and the settings of Kafka's
 clients (`CLIENT_PREFIXES`), which `Config.client_settings` passes on to them.
@@ -33,9 +36,12 @@ _log = logging.getLogger(__name__)
 _MB = 1024 * 1024
 
 
-def setting(default: Any, parse: Callable[[Any], Any], meaning: str, read_by: str) -> Any:
-    """One row of the table, as a field of `Config`."""
-    return field(default=default, metadata={"parse": parse, "meaning": meaning, "read_by": read_by})
+def setting(
+    default: Any, parse: Callable[[Any], Any], meaning: str, read_by: str, trigger: Trigger | None = None
+) -> Any:
+    """One row of the table, as a field of `Config`. `trigger` is the only one that reads the setting."""
+    metadata = {"parse": parse, "meaning": meaning, "read_by": read_by, "trigger": trigger}
+    return field(default=default, metadata=metadata)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
@@ -154,7 +160,7 @@ class Config:
     num_partitions: int = setting(1, parsing.positive, "how many partitions a created topic has", "spark.topics")
     num_standby_replicas: int = setting(
         0, parsing.whole, "how many copies of each task's state other hosts keep ready, for the loss of a slot",
-        "spark.real_time",
+        "spark.real_time", "real-time",
     )  # fmt: skip
     num_stream_threads: int | None = setting(
         None, parsing.positive, "how many slots run tasks at the same time; not set: one for each core", "spark.run"
@@ -168,28 +174,41 @@ class Config:
         "runtime.serdes",
     )  # fmt: skip
     slot_bind_address: str | None = setting(
-        None, parsing.text, "the address that slots listen on; not set: the one by which they reach the driver",
-        "spark.real_time",
+        None, parsing.text,
+        "the address that slots listen on; not set: SPARK_LOCAL_IP, or the one by which they reach the driver",
+        "spark.real_time", "real-time",
     )  # fmt: skip
     slot_lease_ms: int = setting(
-        10_000, parsing.positive, "after how many ms without a heartbeat a slot is replaced", "spark.real_time"
+        10_000,
+        parsing.positive,
+        "after how many ms without a heartbeat a slot is replaced",
+        "spark.real_time",
+        "real-time",
     )
     slot_ports: tuple[int, int] | None = setting(
-        None, parsing.ports, "the ports that slots listen on, as 7100-7199; not set: any free one", "spark.real_time"
+        None,
+        parsing.ports,
+        "the ports that slots listen on, as 7100-7199; not set: any free one",
+        "spark.real_time",
+        "real-time",
     )
     slots_free_cores: int = setting(
         1, parsing.whole,
         "cores that slots leave to other jobs, on a cluster or in a session that was not made by Headrace", "spark.job",
     )  # fmt: skip
     driver_advertised_address: str | None = setting(
-        None, parsing.text, "where slots on other hosts reach the driver; not set: spark.driver.host", "spark.real_time"
+        None,
+        parsing.text,
+        "where slots on other hosts reach the driver; not set: spark.driver.host",
+        "spark.real_time",
+        "real-time",
     )
     driver_bind_address: str | None = setting(
-        None, parsing.text, "the address that the driver listens on for slots", "spark.real_time"
+        None, parsing.text, "the address that the driver listens on for slots", "spark.real_time", "real-time"
     )
     driver_ports: tuple[int, int] | None = setting(
         None, parsing.ports, "the ports that the driver listens on for slots, as 7000-7099; not set: any free one",
-        "spark.real_time",
+        "spark.real_time", "real-time",
     )  # fmt: skip
     processing_exception_handler: Handler = setting(
         "fail", parsing.handler, "what happens when a function of yours raises: fail, continue or dead_letter",
@@ -379,7 +398,7 @@ WITHOUT_EFFECT = {
     "rack.aware.assignment.strategy": _NO_CLIENTS,
     "rack.aware.assignment.tags": _NO_CLIENTS,
     "rack.aware.assignment.traffic_cost": _NO_CLIENTS,
-    "repartition.purge.interval.ms": "repartitioned records go through Spark, not through topics",
+    "repartition.purge.interval.ms": "repartitioned records go from slot to slot, or through Spark, not by topics",
     "rocksdb.config.setter": _NO_ROCKSDB,
     "session.timeout.ms": _NO_CLIENTS,
     "statestore.uncommitted.max.bytes": "the state of a batch is kept until the batch is committed",
@@ -457,6 +476,18 @@ def client_settings_in(environment: Mapping[str, str]) -> dict[str, str]:
     return {name: value for name, value in found.items() if name not in _FIELDS and name.startswith(CLIENT_PREFIXES)}
 
 
+def name_settings_of_other_trigger(config: Config) -> None:
+    """Says in the log which settings have no effect because only the trigger reads them that does not run."""
+    for name in config.changed:
+        row = _TABLE.get(field_of(name))
+        if row is not None and row.metadata["trigger"] not in (None, config.processing_trigger):
+            name_once(
+                name,
+                f"only the {row.metadata['trigger']} trigger reads it, and processing.trigger is "
+                f"{config.processing_trigger}",
+            )
+
+
 def name_once(name: str, reason: str) -> None:
     """Says in the log that a setting has no effect, once in the life of the process."""
     if name not in _named:
@@ -513,9 +544,9 @@ PREFIX = "HEADRACE_"
 OF_TOOLS = frozenset(
     PREFIX + name
     for name in (
-        "BROKER", "CHECKPOINT", "DEBUG", "EXAMPLES", "FAULTS", "FUZZ_DECODERS", "FUZZ_SECONDS", "HOME", "KEYS", "LOG",
-        "NO_SKIPS", "PROFILE", "SEED", "STEPS", "TLS_CA", "TLS_CERT", "TLS_KEY", "TOKEN", "TOKEN_FILE", "URL",
-        "WITHOUT_BROWSER",
+        "BROKER", "CHECKPOINT", "DEBUG", "EXAMPLES", "FAULTS", "FUZZ_DECODERS", "FUZZ_KIND_SECONDS", "FUZZ_SECONDS",
+        "HOME", "KEYS", "LOG", "NO_SKIPS", "PROFILE", "SEED", "STEPS", "TLS_CA", "TLS_CERT", "TLS_KEY", "TOKEN",
+        "TOKEN_FILE", "URL", "WITHOUT_BROWSER",
     )
 )  # fmt: skip
 

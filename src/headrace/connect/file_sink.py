@@ -124,7 +124,11 @@ class FileWriter(SinkWriter):
         except _errors.AlreadyExistsError:
             pass  # the manifest of a batch that was committed before a crash
         except _errors.BaseError as error:
-            raise SinkUnavailableError(f"{name} was not written to {self._sink.label}: {error}") from error
+            raise SinkUnavailableError(
+                f"{name} was not written to {self._sink.label}: {error}",
+                # The name of a folder may have the value of a field.
+                summary=f"a file was not written to {self._sink.label}: {type(error).__name__}",
+            ) from error
 
 
 def folder_function(partition_by: str | Sequence[str]) -> Callable[[Row], str]:

@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from headrace.errors import RecordsRejectedError, SinkUnavailableError
+from headrace.errors import RecordsRejectedError, SinkUnavailableError, StreamsError
 from headrace.extras import import_extra
 from headrace.model.record import Record
 from headrace.model.sink import Sink, SinkBatch, SinkContext, SinkWriter
@@ -31,14 +31,15 @@ class HttpSink(Sink):
 
     guarantee = "at least once"
 
-    url: str
+    url: str = field(repr=False)  # it may have a password
     max_records: int = 500
     headers: Mapping[str, str] | None = field(default=None, repr=False)
     timeout: float = 30.0
 
     @property
     def label(self) -> str:
-        return self.url.partition("://")[2].partition("?")[0]
+        host, slash, path = self.url.partition("://")[2].partition("?")[0].partition("/")
+        return host.rpartition("@")[2] + slash + path
 
     def open(self, context: SinkContext) -> SinkWriter:
         return HttpWriter(self, context)
@@ -71,9 +72,9 @@ class HttpWriter(SinkWriter):
             raise SinkUnavailableError(f"{self._sink.label} does not answer: {error}") from error
         if answer.is_success:
             return
-        said = f"{self._sink.label} answers {answer.status_code}: {answer.text[:200]}"
+        what = f"{self._sink.label} answers {answer.status_code}"
+        said = f"{what}: {answer.text[:200]}"  # an answer may quote the request
         if answer.status_code in _REJECTED:
-            raise RecordsRejectedError(said, [(record, said) for record in records])
-        if answer.status_code in _PASSING or answer.is_server_error:
-            raise SinkUnavailableError(said)
-        answer.raise_for_status()
+            raise RecordsRejectedError(said, [(record, said) for record in records], what)
+        is_passing = answer.status_code in _PASSING or answer.is_server_error
+        raise SinkUnavailableError(said, summary=what) if is_passing else StreamsError(said, summary=what)

@@ -111,7 +111,8 @@ def encode_rows(rows: Sequence[Row], schema: Any | None, target: str, kind: Form
         return encode_file(arrow_table([row.columns for row in rows], schema), kind)
     except rejections() as error:
         found = find_rejected(rows, attempt, rejections())
-        raise RecordsRejectedError(f"a record does not fit the schema of {target}: {error}", found) from error
+        what = f"a record does not fit the schema of {target}"
+        raise RecordsRejectedError(f"{what}: {error}", found, f"{what}: {type(error).__name__}") from error
 
 
 def rejections() -> tuple[type[Exception], ...]:

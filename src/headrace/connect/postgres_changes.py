@@ -35,7 +35,7 @@ from headrace.connect.pgoutput import (
     Tuple,
     decode_message,
 )
-from headrace.errors import ConfigError
+from headrace.errors import ConfigError, SerializationError
 from headrace.extras import import_extra
 from headrace.serde.json import JSON
 from headrace.serde.protocol import Serde
@@ -404,19 +404,24 @@ def is_visible(xid: int, snapshot: str) -> bool:
 
 
 def decode_field(kind: int, text: Field) -> Any:
-    """Decodes PostgreSQL's text of a value of a type.
+    """Decodes PostgreSQL's text of a value of a type. Raises SerializationError, without the text.
 
     >>> decode_field(23, "7"), decode_field(16, "t"), decode_field(1700, "1.50"), decode_field(25, None)
     (7, True, '1.50', None)
     """
     if not isinstance(text, str):
         return None
-    if kind in _INTEGERS:
-        return int(text)
-    if kind in _FLOATS:
-        return float(text)
-    if kind in _JSONS:
-        return json.loads(text)
+    try:
+        if kind in _INTEGERS:
+            return int(text)
+        if kind in _FLOATS:
+            return float(text)
+        if kind in _JSONS:
+            return json.loads(text)
+    except (ValueError, RecursionError) as error:  # JSON that is nested too deeply, or a number with too many digits
+        raise SerializationError(
+            f"PostgreSQL has sent a value that cannot be decoded as one of type {kind} ({type(error).__name__})"
+        ) from error
     return text in ("t", "true") if kind == _BOOLEAN else text
 
 

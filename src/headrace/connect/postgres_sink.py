@@ -118,11 +118,14 @@ class PostgresWriter(SinkWriter):
                         (batch.number, self._context.checkpoint, self._context.owner, batch.part_names),
                     )
         except (pg.OperationalError, pg.InterfaceError) as error:
-            raise SinkUnavailableError(f"PostgreSQL has broken off: {error}") from error
+            summary = f"PostgreSQL has broken off: {self._without_values(error)}"
+            raise SinkUnavailableError(f"PostgreSQL has broken off: {error}", summary=summary) from error
         except pg.ProgrammingError as error:
+            what = f"the table {self._sink.table} of PostgreSQL does not fit the records"
             raise StreamsError(
-                f"the table {self._sink.table} of PostgreSQL does not fit the records: {error}. Change the table, or "
-                "name its columns with key= and timestamp= and the fields of the values"
+                f"{what}: {error}. Change the table, or name its columns with key= and timestamp= and the fields of "
+                "the values",
+                summary=f"{what}: {self._without_values(error)}",
             ) from error
 
     def _create_tables(self) -> None:
@@ -228,7 +231,18 @@ class PostgresWriter(SinkWriter):
                 self._write_rows(cursor, some)
 
         found = find_rejected(rows, attempt, (pg.DataError, pg.IntegrityError))
-        raise RecordsRejectedError(f"the table {self._sink.table} of PostgreSQL rejects a record: {error}", found)
+        what = f"the table {self._sink.table} of PostgreSQL rejects a record"
+        raise RecordsRejectedError(f"{what}: {error}", found, f"{what}: {self._without_values(error)}")
+
+    def _without_values(self, error: Any) -> str:
+        """Returns the message of an error without the details and the context, which quote rows.
+
+        The first line of a DataError quotes the value, too; that of other errors has the names of columns and
+        constraints.
+        """
+        if isinstance(error, self._pg.DataError):
+            return type(error).__name__
+        return error.diag.message_primary or str(error)  # without the former it is an error of the client
 
 
 def make_rows(maker: RowMaker, batch: SinkBatch, mode: str) -> list[Row]:
@@ -245,7 +259,9 @@ def make_rows(maker: RowMaker, batch: SinkBatch, mode: str) -> list[Row]:
         else:
             rows.append(row)
     if rejected:
-        raise RecordsRejectedError(f"{len(rejected)} records cannot be written: {rejected[0][1]}", rejected)
+        what = f"{len(rejected)} records cannot be written"
+        summary = f"{what}: their values have no fields, or they lack a key"
+        raise RecordsRejectedError(f"{what}: {rejected[0][1]}", rejected, summary)
     return rows
 
 

@@ -27,11 +27,14 @@ from headrace.checkpoint.steps import AtStep, ignore_step, step
 from headrace.errors import (
     ConfigError,
     LogBusyError,
+    LogCorruptedError,
     LogUnavailableError,
     ProducerFencedError,
     SerializationError,
     StreamsError,
     TopicExistsError,
+    add_summary,
+    summarize,
 )
 from headrace.log.protocol import Item, Log, Records
 from headrace.model.clock import Clock, SystemClock
@@ -39,7 +42,6 @@ from headrace.model.ids import TopicPartition
 from headrace.model.partitioner import known_partition
 from headrace.model.record import Headers
 from headrace.query.status import SourceReport
-from headrace.secrets import mask_secrets
 from headrace.serde.json import JSON, json_of
 from headrace.serde.protocol import Serde
 from headrace.topology.connectors import (
@@ -77,7 +79,7 @@ class SourceState(StrEnum):
 
 
 # -------------------------------------------------------------------------------------------------------- positions
-class _Ownership(NamedTuple):
+class SourceOwnership(NamedTuple):
     """What the position topic says: the last position, and who took the source over last."""
 
     position: SourcePosition
@@ -99,17 +101,31 @@ class PositionTopic:
     def owner_item(self, owner: str, now: int) -> Item:
         return self._at, Records([_OWNER], [owner.encode()], [now])
 
-    def read(self) -> _Ownership:
+    def read(self) -> SourceOwnership:
         """Reads from the end backwards, until both records are found."""
         earliest, end = self._log.extents([self._at.topic])[self._at]
         start, step_back = end, _FIRST_STEP
         found: dict[bytes | None, bytes | None] = {}
-        while start > earliest and len(found) < 2:
+        while start > earliest and not found.keys() >= {_POSITION, _OWNER}:
             start, step_back = max(earliest, start - step_back), 8 * step_back
             rows = (row for chunk in self._log.read(self._at, start, end) for row in chunk.rows())
             found = {key: value for _, key, value, _, _ in rows}
-        position, owner = found.get(_POSITION), found.get(_OWNER)
-        return _Ownership(None if position is None else json.loads(position), None if owner is None else owner.decode())
+        return decode_ownership(found.get(_POSITION), found.get(_OWNER), self._at)
+
+
+def decode_ownership(position: bytes | None, owner: bytes | None, at: TopicPartition) -> SourceOwnership:
+    """Decodes the last records of a position topic, `at`.
+
+    >>> decode_ownership(b"[7]", None, TopicPartition("shop-numbers-position", 0))
+    SourceOwnership(position=[7], owner=None)
+    """
+    try:
+        found = None if position is None else json.loads(position)
+        return SourceOwnership(found, None if owner is None else owner.decode())
+    except (ValueError, RecursionError) as error:
+        raise LogCorruptedError(
+            f"{at} has a record that is no position of a source: only Headrace may write to this topic", at=at
+        ) from error
 
 
 def create_topic(log: Log, name: str, partitions: int, config: dict[str, str | int]) -> None:
@@ -152,9 +168,11 @@ class SourceRunner:
         default_partitions: int = 1,
         max_records: int = MAX_RECORDS,
         read_timeout: float = READ_TIMEOUT,
+        log_record_values: bool = False,
         at_step: AtStep = ignore_step,
     ) -> None:
         self.spec, self._id, self._log = spec, source_id, log
+        self._log_record_values = log_record_values
         self._clock, self._at_step = clock or SystemClock(), at_step
         self._max_records, self._read_timeout = max_records, read_timeout
         self._default_partitions = default_partitions
@@ -193,6 +211,8 @@ class SourceRunner:
             self._end(SourceState.FAILED, error)
             raise
         except Exception as error:  # noqa: BLE001 - drivers of other systems raise what they like
+            if self._reader is not None:
+                add_summary(error)  # it may quote a record, unlike an error of `open`
             return self._retry(error)
         return 0.0
 
@@ -281,9 +301,9 @@ class SourceRunner:
         self._attempts += 1
         self._failures += 1
         self._error, self._state, self.is_caught_up = error, SourceState.RETRYING, False
-        _log.warning(
-            "the source %s failed and is tried again in %.1f s: %s", self._id, pause, mask_secrets(_describe(error))
-        )
+        said = _describe(error, with_values=self._log_record_values)
+        _log.warning("the source %s failed and is tried again in %.1f s: %s", self._id, pause, said)
+        _log.debug("%s", _describe(error))
         return pause
 
     def _end(self, state: SourceState, error: Exception | None) -> None:
@@ -300,7 +320,7 @@ class SourceRunner:
 
     def report(self) -> SourceReport:
         """Returns the state of the source. Any thread may call it."""
-        error = None if self._error is None else mask_secrets(_describe(self._error))
+        error = None if self._error is None else _describe(self._error)
         return SourceReport(
             self.spec.name, self.spec.topic, self._state, self._records, self._lag, error, self._failures
         )
@@ -311,9 +331,9 @@ class SourceRunner:
             self._end(SourceState.STOPPED, None)
 
 
-def _describe(error: Exception) -> str:
+def _describe(error: Exception, *, with_values: bool = True) -> str:
     """Returns the first line: some clients add pages of debugging text."""
-    return str(error).strip().partition("\n")[0] or type(error).__name__
+    return summarize(error, with_values=with_values).strip().partition("\n")[0] or type(error).__name__
 
 
 def encode_batch(
@@ -346,10 +366,9 @@ def _encode(spec: SourceSpec, part: str, serde: Serde[Any], found: Any) -> bytes
             return serde.encode(serde.decode(JSON.encode(found)))  # the row as an object of its type
         return serde.encode(found)
     except Exception as error:
-        raise SerializationError(
-            f"the {part} of a record of the source {spec.name!r} cannot be written with {serde!r}: {error}. Give the "
-            f"source another serde: {part}="
-        ) from error
+        what = f"the {part} of a record of the source {spec.name!r} cannot be written with {serde!r}"
+        advice = f"Give the source another serde: {part}="
+        raise SerializationError(f"{what}: {error}. {advice}", summary=f"{what}: {type(error).__name__}") from error
 
 
 # ------------------------------------------------------------------------------------------------------------ threads
@@ -378,7 +397,9 @@ class SourceThread:
         if self._failure is not None:
             if isinstance(self._failure, StreamsError):
                 raise self._failure
-            raise StreamsError(f"the source {self.runner.spec.name!r} has failed: {self._failure}") from self._failure
+            what = f"the source {self.runner.spec.name!r} has failed"
+            summary = f"{what}: {summarize(self._failure)}"
+            raise StreamsError(f"{what}: {self._failure}", summary=summary) from self._failure
 
     def stop(self) -> None:
         self._stopped.set()
@@ -401,6 +422,7 @@ class RunningSources:
         open_own_log: Callable[[], Log],
         *,
         default_partitions: int = 1,
+        log_record_values: bool = False,
         at_step: AtStep = ignore_step,
     ) -> None:
         self._threads: list[SourceThread] = []
@@ -408,7 +430,12 @@ class RunningSources:
             for spec in specs:
                 log = open_own_log()
                 runner = SourceRunner(
-                    source_id(owner, spec), spec, log, default_partitions=default_partitions, at_step=at_step
+                    source_id(owner, spec),
+                    spec,
+                    log,
+                    default_partitions=default_partitions,
+                    log_record_values=log_record_values,
+                    at_step=at_step,
                 )
                 self._threads.append(SourceThread(runner, log))
         except BaseException:

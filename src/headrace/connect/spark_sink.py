@@ -164,8 +164,8 @@ def _translate_errors(sink: str) -> Generator[None]:
     except Exception as error:
         if not is_passing(error):
             raise
-        first = str(error).strip().partition("\n")[0]
-        raise SinkUnavailableError(f"Spark could not write the batch for {sink}: {first}") from error
+        first, what = str(error).strip().partition("\n")[0], f"Spark could not write the batch for {sink}"
+        raise SinkUnavailableError(f"{what}: {first}", summary=f"{what}: {type(error).__name__}") from error
 
 
 def is_passing(error: Exception) -> bool:

@@ -107,8 +107,10 @@ class SqlWriter(SinkWriter):
                             self._write_rows(connection, some)
 
                     found = find_rejected(rows, attempt, rejections)
-                    said = f"the table {self._sink.table} rejects a record: {error.orig}"
-                    raise RecordsRejectedError(said, found) from error
+                    what = f"the table {self._sink.table} rejects a record"
+                    raise RecordsRejectedError(
+                        f"{what}: {error.orig}", found, f"{what}: {_without_values(error)}"
+                    ) from error
                 with step(TOKEN, self._context.at_step):
                     mine = self._batches.c
                     change = sa.update(self._batches).where(
@@ -116,11 +118,15 @@ class SqlWriter(SinkWriter):
                     )
                     connection.execute(change.values(batch=batch.number, checkpoint=self._context.checkpoint))
         except (sa.exc.OperationalError, sa.exc.InterfaceError) as error:
-            raise SinkUnavailableError(f"the database of {self._sink.table} has broken off: {error.orig}") from error
+            what = f"the database of {self._sink.table} has broken off"
+            summary = f"{what}: {_without_values(error)}"
+            raise SinkUnavailableError(f"{what}: {error.orig}", summary=summary) from error
         except (sa.exc.ProgrammingError, sa.exc.CompileError) as error:
+            what = f"the table {self._sink.table} does not fit the records"
             raise StreamsError(
-                f"the table {self._sink.table} does not fit the records: {error}. Change the table, or name its "
-                "columns with key= and timestamp= and the fields of the values"
+                f"{what}: {error}. Change the table, or name its columns with key= and timestamp= and the fields of "
+                "the values",
+                summary=f"{what}: {_without_values(error)}",
             ) from error
 
     def _lock_parts(self, connection: Any, batch: SinkBatch) -> dict[str, int]:
@@ -191,3 +197,18 @@ class SqlWriter(SinkWriter):
             for name, kind in columns_of(sink.create, self._rows.key, sink.timestamp).items()
         ]
         return sa.Table(sink.table.rpartition(".")[2], sa.MetaData(), *columns, schema=self._schema)
+
+
+def _without_values(error: Any) -> str:
+    """Returns the kind of an error and the database's code for it: the message may quote a row.
+
+    >>> class Refused(Exception):
+    ...     orig = ValueError(1062, "Duplicate entry '4111' for key 'PRIMARY'")
+    >>> _without_values(Refused())
+    'ValueError 1062'
+    """
+    cause: Any = getattr(error, "orig", None)
+    if cause is None:  # SQLAlchemy's own: a column that the table does not have
+        return str(error)
+    code: Any = next(iter(getattr(cause, "args", ())), None)
+    return f"{type(cause).__name__} {code}" if isinstance(code, int) else type(cause).__name__

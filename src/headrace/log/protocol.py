@@ -219,12 +219,15 @@ class Log(Protocol):
 
         Raises if the partition does not have these offsets, or if the topic has another id. A caller that has just
         read the extents passes `has_more`: whether the partition has records behind `end`. A remote log then checks
-        the range only if no records arrive, and does not check the topic id: see `confirm_topic_ids`.
+        the range only if no records arrive, and does not check the topic id: see `confirm_topics`.
         """
         ...
 
-    def confirm_topic_ids(self, ids: Mapping[str, str]) -> Callable[[], None]:
-        """Starts to check that topics have these ids. The returned function waits, and raises if one differs."""
+    def confirm_topics(self, ids: Mapping[str, str]) -> Callable[[], dict[str, int]]:
+        """Starts to check that topics have these ids.
+
+        The returned function waits, raises if one differs, and returns how many partitions each topic has.
+        """
         ...
 
     def append(self, items: Sequence[Item], *, sequence: ProducerSequence | None = None) -> list[int]:

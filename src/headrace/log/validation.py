@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from difflib import SequenceMatcher
+from heapq import nlargest
 
 from headrace.errors import (
     GroupInUseError,
@@ -19,7 +21,11 @@ from headrace.model.ids import TopicPartition
 
 # ----------------------------------------------------------------------------------------------------------- topics
 def unknown_topic(name: str, known: Iterable[str]) -> UnknownTopicError:
-    have = ", ".join(sorted(known)[:10]) or "none"
+    names = sorted(known)
+    near = sorted(nlargest(10, names, key=lambda other: SequenceMatcher(None, name, other).ratio()))
+    have = ", ".join(near) or "none"
+    if len(names) > len(near):
+        have += f", and {len(names) - len(near)} more"
     return UnknownTopicError(f"there is no topic {name!r} (there are: {have}): create it, create_topic({name!r})")
 
 
@@ -36,9 +42,12 @@ def check_topic_id(name: str, found: str, expected: str | None) -> None:
         raise UnknownTopicError(f"the topic {name!r} was deleted and created again: its id is {found}, not {expected}")
 
 
-def check_topic_ids(ids: Mapping[str, str], topic: Callable[[str], Topic]) -> None:
-    for name, expected in ids.items():
-        check_topic_id(name, topic(name).id, expected)
+def check_topic_ids(ids: Mapping[str, str], find: Callable[[str], Topic]) -> dict[str, int]:
+    """Raises if a topic has another id. Returns how many partitions each topic has."""
+    topics = {name: find(name) for name in ids}
+    for name, topic in topics.items():
+        check_topic_id(name, topic.id, ids[name])
+    return {name: topic.partitions for name, topic in topics.items()}
 
 
 # ---------------------------------------------------------------------------------------------------------- offsets

@@ -50,14 +50,14 @@ class SourceReport(NamedTuple):
     failures: int = 0
 
 
-def encode_slots(slots: Sequence[SlotReport], moves: int) -> dict[str, Any]:
+def encode_slots(slots: Sequence[SlotReport], moves: int, queued: int = 0) -> dict[str, Any]:
     """Makes plain JSON of slots, for the heartbeat of an application; `decode_slots` reads it.
 
     >>> encoded = encode_slots([SlotReport(0, "one", 11, ("0_0",), {"0_1": 2})], moves=3)
     >>> decode_slots(encoded)["slots"]
     (SlotReport(slot=0, host='one', process=11, tasks=('0_0',), standbys={'0_1': 2}),)
     """
-    return {"slots": [slot._asdict() for slot in slots], "moves": moves}
+    return {"slots": [slot._asdict() for slot in slots], "moves": moves, "queued_slots": queued}
 
 
 def decode_slots(description: Mapping[str, Any]) -> dict[str, Any]:
@@ -66,6 +66,7 @@ def decode_slots(description: Mapping[str, Any]) -> dict[str, Any]:
     return {
         "slots": tuple(slot._replace(tasks=tuple(slot.tasks)) for slot in slots),
         "moves": description.get("moves", 0),
+        "queued_slots": description.get("queued_slots", 0),
         "sources": tuple(SourceReport(**source) for source in description.get("sources", ())),
         "sinks": tuple(SinkReport(**sink) for sink in description.get("sinks", ())),
         "ready": description.get("ready", True),
@@ -100,6 +101,7 @@ class ApplicationReport:
     sinks: Sequence[SinkReport] = ()  # for other systems than the log
     slots: Sequence[SlotReport] = ()  # none with the micro-batch trigger
     moves: int = 0  # tasks that were given to another slot
+    queued_slots: int = 0  # wait for a core of Spark
     sources: Sequence[SourceReport] = ()
     traffic: Traffic = field(default_factory=Traffic)  # between driver and slots, since the last start of the run
     batches: int = 0  # committed
@@ -151,6 +153,7 @@ class Status:
     state_bytes: int
     slots: Sequence[Mapping[str, Any]] = ()  # the fields of `SlotReport`
     moves: int = 0  # of tasks to other slots, since the application was started
+    queued_slots: int = 0  # wait for a core of Spark
     sources: Sequence[Mapping[str, Any]] = ()  # the fields of `SourceReport`
     sinks: Sequence[Mapping[str, Any]] = ()  # the fields of `SinkReport`
     changes: Mapping[str, Any] | None = None  # that the last start made to the checkpoint
@@ -182,7 +185,7 @@ def build_status(follower: Follower, report: ApplicationReport, now: int) -> Sta
         catch_up=behind / rate if behind and rate else None,
         dropped=snapshot.dropped,
         state_bytes=sum(snapshot.sizes.values()),
-        **encode_slots(report.slots, report.moves),
+        **encode_slots(report.slots, report.moves, report.queued_slots),
         sources=[source._asdict() for source in report.sources],
         sinks=[sink._asdict() for sink in report.sinks],
         changes=report.changes,
@@ -213,6 +216,8 @@ def _judge_state(report: ApplicationReport) -> tuple[bool, str] | None:
         return True, f"Not running. {lacking}: the next start delivers them." if lacking else "Not running."
     if report.state == "UNKNOWN":
         return False, "Silent: the last heartbeat is older than the lease. The application was killed, or cannot write."
+    if not report.ready and report.queued_slots:
+        return False, "Waiting for Spark: it has no core for the slots, so no batch can run."
     return None if report.ready else (False, "Starting: the slots are not there yet, so no batch can run.")
 
 

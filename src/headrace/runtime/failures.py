@@ -187,7 +187,10 @@ class Failures:
             raise failed from error
         elif response != "continue":
             answers = "'fail', 'continue' or 'dead_letter'"
-            raise StreamsError(f"{failed} (the exception handler answered {response!r}, not {answers})") from error
+            raise StreamsError(
+                f"{failed} (the exception handler answered {response!r}, not {answers})",
+                summary=f"{failed.summary} (the exception handler did not answer {answers})",
+            ) from error
         shown = str(failed).rstrip(".") if self.handlers.log_record_values else failed.summary
         log.warning("%s; the operator leaves the record out (%s), others keep it", shown, response)
         log.debug("%s", failed)
@@ -203,7 +206,7 @@ class Failures:
         try:
             return handler(Failure(node, self.task_id, *where), record, error)
         except Exception as broken:
-            raise ProcessingError(f"{node}: the exception handler itself failed: {broken!r}") from broken
+            raise make_handler_error(f"{node} on {self._place()}", broken) from broken
 
     def _dead_letter(self, error: Exception) -> None:
         topic, row = self.handlers.dead_letter_topic, self.here.row
@@ -234,6 +237,12 @@ class Failures:
     def _place(self) -> str:
         row = self.here.row
         return "a punctuation" if row is None else f"{row[0]}/{row[1]} at offset {row[2]}"
+
+
+def make_handler_error(place: str, broken: Exception) -> ProcessingError:
+    """Makes the error of an exception handler that has raised an exception itself."""
+    what = f"{place}: the exception handler itself failed"
+    return ProcessingError(f"{what}: {broken!r}", summary=f"{what}: {type(broken).__name__}")
 
 
 def error_headers(kind: str, message: str, trace: str, topic: str, partition: int, offset: int) -> Headers:

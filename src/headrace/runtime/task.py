@@ -122,6 +122,12 @@ class Task:
         self._patterns = [node for node in sources if node.pattern]
         read = {topic for node in sources for topic in node.topics}
         self._reads_only_the_log = not for_globals and read.isdisjoint(graph.internal_topics)
+        # How many rows of each internal topic the task has received, where a function may ask for their offsets. The
+        # cells are numbered: a generated topic name changes when an operator is added before it.
+        is_asked = any(reads_metadata(graph.nodes[name]) for name in nodes)
+        counted = [topic for topic in graph.internal_topics if topic in read] if is_asked else ()
+        cells = (self.state.cell(f"task/rows {number}", 0) for number in range(len(counted)))
+        self._received = dict(zip(map(self.topic_name, counted), cells, strict=True))
 
     def _open(self, engine: Engine, serdes: Serdes, config: Config, tracer: Tracer | None) -> TaskState:
         names = dict.fromkeys(store for node in self._nodes for store in self._graph.node_stores[node])
@@ -230,10 +236,10 @@ class Task:
             self.tracer.begin()
         try:
             if inputs.carried:
-                self._process(merge_by_order(map(self._decode, inputs.carried)))
+                self._process(self._number(merge_by_order(map(self._decode, inputs.carried))))
             if inputs.received or (len(log) > 1 and not self._reads_only_the_log):
                 batches = chain(inputs.received, *(given.batches for given in log.values()))
-                self._process(merge_by_order(map(self._decode, batches)))
+                self._process(self._number(merge_by_order(map(self._decode, batches))))
             elif len(log) == 1:
                 (only,) = log.values()
                 self._run_partition(only.batches)
@@ -281,6 +287,19 @@ class Task:
             return filter(None, map(self.read, batch.rows()))
         found = zip(map(self.read, batch.rows()), counts, strict=True)
         return ((read[0], read[1], count, read[3], emit) for read, count in found if read is not None)
+
+    def _number(self, rows: Iterable[Decoded]) -> Iterable[Decoded]:
+        """Numbers the rows of internal topics as a log would: without that, their offsets begin anew in every batch."""
+        return map(self._with_offset, rows) if self._received else rows
+
+    def _with_offset(self, decoded: Decoded) -> Decoded:
+        row, key, value, timestamp, emit = decoded
+        received = self._received.get(row[0])
+        if received is None:
+            return decoded
+        # A row with a count stands for that many records, the last of which it has the offset of.
+        received.value += value if emit is self._find_inlet(row[0]).add else 1
+        return (*row[:2], received.value - 1, *row[3:]), key, value, timestamp, emit
 
     def read(self, row: Row) -> Decoded | None:
         """Decodes a row and finds its timestamp; None if the record is dropped."""
@@ -362,6 +381,13 @@ class Task:
 
     def close(self) -> None:
         """Closes all processors and the state, each once, then raises the first error."""
+        failed = self.close_processors()
+        self.state.close()
+        if failed:
+            raise failed[0]
+
+    def close_processors(self) -> list[StreamsError]:
+        """Closes all processors, each once, and returns their errors. The state stays open, for another `Task`."""
         failed: list[StreamsError] = []
         while self._program.users:
             user = self._program.users.pop(0)
@@ -369,9 +395,12 @@ class Task:
                 close(user)
             except StreamsError as error:
                 failed.append(error)
-        self.state.close()
-        if failed:
-            raise failed[0]
+        return failed
+
+
+def reads_metadata(node: n.Node) -> bool:
+    """Whether a function of the user gets a context, which has the offset of the record."""
+    return isinstance(node, n.Process | n.TableTransformValues) or (isinstance(node, n.Sink) and callable(node.topic))
 
 
 def source_topics(node: n.Node) -> tuple[str, ...]:
@@ -383,4 +412,5 @@ def close(user: Any) -> None:
     try:
         getattr(user, "close", lambda: None)()
     except Exception as error:
-        raise StreamsError(f"close of {type(user).__name__} failed: {type(error).__name__}: {error}") from error
+        what = f"close of {type(user).__name__} failed: {type(error).__name__}"
+        raise StreamsError(f"{what}: {error}", summary=what) from error

@@ -39,6 +39,15 @@ class OvertakenError(QueryStoppedError):
     retriable = False  # a task cannot retry: its range is fixed
 
 
+class TopicGrownError(QueryStoppedError):
+    """A topic has more partitions than when the job was planned. The job must be planned again.
+
+    Producers that know the new number may have written a key to a partition of another task.
+    """
+
+    retriable = False
+
+
 class State(StrEnum):
     """Kafka Streams' states of an application."""
 

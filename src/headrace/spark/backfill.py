@@ -10,7 +10,6 @@ The part runs as an application of its own inside the takeover, with the ordinar
 from __future__ import annotations
 
 import logging
-import shutil
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
@@ -35,13 +34,13 @@ from headrace.checkpoint.ledger import Ledger
 from headrace.checkpoint.recovery import recover_ledger
 from headrace.checkpoint.storage import open_storage
 from headrace.directories import state_directory
-from headrace.errors import StageRerunError, StreamsError
+from headrace.errors import StageRerunError, StreamsError, summarize
 from headrace.log.open import open_log
 from headrace.log.protocol import Item, Log
 from headrace.model.ids import TopicPartition
 from headrace.query.metrics import NodeIndex
 from headrace.spark.application_state import QueryStoppedError
-from headrace.spark.job import BACKFILL_STATE, PartOfRun, Setup
+from headrace.spark.job import BACKFILL_STATE, PartOfRun, Setup, remove_state
 from headrace.spark.stats import ApplicationStats
 from headrace.topology.ancestry import Ancestry, keep_ancestors
 from headrace.topology.graph import Graph
@@ -177,12 +176,12 @@ def _run(
                 reruns += 1
                 if reruns > _RERUNS:
                     raise
-                _log.warning("%s", error)
+                _log.warning("%s", summarize(error, with_values=setup.config.log_record_values))
             else:
                 return
     finally:
         log.close()
-        shutil.rmtree(state_directory(setup.state_dir) / (setup.application_id + BACKFILL_STATE), ignore_errors=True)
+        remove_state(state_directory(setup.state_dir), setup.application_id, suffix=BACKFILL_STATE)
 
 
 def _run_once(

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import msgspec
 
 from headrace.checkpoint.coordinator import Coordinator
 from headrace.checkpoint.receipt import Receipt, decode_receipt
-from headrace.model.clock import SystemClock
+from headrace.model.clock import Clock, SystemClock
 from headrace.spark import wire_format
 from headrace.spark.batch_planner import Control, make_control
 from headrace.spark.job import Job, decode_failure
@@ -21,8 +21,16 @@ REMEMBERED = 120  # batches whose phases are kept
 class BatchCommits:
     """Commits batches. `commit` and `record_delivery` are called in different threads."""
 
-    def __init__(self, job: Job, coordinator: Coordinator, stats: ApplicationStats) -> None:
-        self._coordinator, self._stats = coordinator, stats
+    def __init__(
+        self,
+        job: Job,
+        coordinator: Coordinator,
+        stats: ApplicationStats,
+        *,
+        clock: Clock | None = None,
+        seconds: Callable[[], float] = time.perf_counter,
+    ) -> None:
+        self._coordinator, self._stats, self._clock, self._seconds = coordinator, stats, clock or SystemClock(), seconds
         self._shares_time = job.config.stream_time_scope == "application"
         self._stream_time = self._sent_stream_time = -1
         self._committed_at: dict[int, float] = {}  # of batches that are not delivered yet
@@ -36,9 +44,9 @@ class BatchCommits:
                 raise decode_failure(message)
         receipts: list[Receipt] = [decode_receipt(raw) for raw in messages if isinstance(raw, bytes)]
         self._coordinator.commit(number, clock, receipts)
-        self._committed_at[number] = time.perf_counter()
+        self._committed_at[number] = self._seconds()
         tallies = [message for message in messages if isinstance(message, wire_format.Tally)]
-        self._stats.add(receipts, tallies, clock, SystemClock().now())
+        self._stats.add(receipts, tallies, clock, self._clock.now())
         sent = self._stream_time
         self._stream_time = max([sent, *(receipt.stream_time for receipt in receipts)])
         self._sent_stream_time = sent  # set last: another thread must never find the two equal too early
@@ -53,7 +61,7 @@ class BatchCommits:
     def record_delivery(self, number: int) -> None:
         """Keeps how long the delivery of a batch took, once the log has its outputs. The next batch runs meanwhile."""
         committed = self._committed_at.pop(number, None)
-        took = 0.0 if committed is None else 1000 * (time.perf_counter() - committed)
+        took = 0.0 if committed is None else 1000 * (self._seconds() - committed)
         self.phases[number] = {**self.phases.get(number, {}), "deliver": took}
 
     @property

@@ -152,7 +152,9 @@ def _log_findings(job: Job, topics: Mapping[str, Topic], found: Mapping[str, Cha
     for store in sorted({*logged} - found.keys() - job.graph.global_stores.keys()):
         if changelog_name(job.application, store) not in topics:
             _log.warning(
-                "the store %s begins empty: the log has no topic %s", store, changelog_name(job.application, store)
+                "the store %s begins empty: the log has no topic %s that this user may see",
+                store,
+                changelog_name(job.application, store),
             )
     known = {changelog_name(job.application, store) for store in job.graph.stores}
     for topic in sorted(topics):

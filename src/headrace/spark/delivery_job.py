@@ -29,14 +29,14 @@ from headrace.checkpoint.sink_delivery import (
 )
 from headrace.checkpoint.steps import SHARE, SINK_WRITE, step
 from headrace.checkpoint.storage import Storage, open_storage
-from headrace.errors import StreamsError
+from headrace.errors import StreamsError, summarize
 from headrace.log.open import open_log
 from headrace.log.protocol import Item, Log, Share, SupportsShares
 from headrace.model.sink import SinkContext, SinkShare
 from headrace.spark import wire_format
 from headrace.spark.application_state import QueryStoppedError
 from headrace.spark.job import Job, decode_failure, encode_failure, find_file, load_job
-from headrace.spark.slot_messages import ShareDelivered
+from headrace.spark.slot_messages import DeliverShare, ShareDelivered
 from headrace.spark.slot_process import Handler, Message, SlotProcesses
 from headrace.spark.wire_format import RecordBatch, make_record_batch
 
@@ -102,11 +102,45 @@ def deliver_by_job(session: SparkSession, path: str) -> DeliverShares:
 def read_share_answer(answer: ShareDelivered, number: int) -> wire_format.Message | bytes:
     """Returns the message of a slot that has delivered a share of batch `number`; raises an error if it could not."""
     if answer.reason:
-        raise QueryStoppedError(f"share {answer.share} of batch {number} was not delivered: {answer.reason}")
+        what = f"share {answer.share} of batch {number} was not delivered"
+        raise QueryStoppedError(f"{what}: {answer.reason}", summary=f"{what}: {answer.summary}")
     message = wire_format.decode(answer.answer)
     if isinstance(message, wire_format.Failed):
         raise decode_failure(message)
     return message
+
+
+class ShareRound:
+    """One try at the shares of a batch: which slot delivers which share, and what they have answered. A state machine.
+
+    The number of shares never changes, because it decides which share has which partitions. If a slot is lost, other
+    slots deliver its share when the delivery is tried again.
+    """
+
+    def __init__(self, number: int, share_round: int, orders: Sequence[DeliveryOrder], slots: Sequence[int]) -> None:
+        """`number` is the batch; `slots` are the registrations of the live slots."""
+        if not slots:
+            raise QueryStoppedError(f"batch {number} was not delivered: the slots are being ended")
+        self._number = number
+        self._asked = {order.share: slots[order.share % len(slots)] for order in orders}
+        self.messages = [
+            (self._asked[order.share], DeliverShare(share_round, wire_format.encode(order))) for order in orders
+        ]
+        self.results: list[wire_format.Message | bytes] = []
+
+    @property
+    def is_over(self) -> bool:
+        return not self._asked
+
+    def check_slots(self, is_live: Callable[[int], bool]) -> None:
+        """Raises an error if a slot that has not answered is lost."""
+        if not all(map(is_live, self._asked.values())):
+            raise QueryStoppedError(f"a slot was lost while it delivered a share of batch {self._number}")
+
+    def finish(self, answer: ShareDelivered) -> None:
+        """Takes the answer of a slot; raises an error if it could not deliver its share."""
+        self.results.append(read_share_answer(answer, self._number))
+        del self._asked[answer.share]
 
 
 def collect_messages(frame: DataFrame, doing: str) -> list[wire_format.Message | bytes]:
@@ -115,7 +149,10 @@ def collect_messages(frame: DataFrame, doing: str) -> list[wire_format.Message |
         rows = frame.collect()
     except Exception as error:
         what = str(error).partition("\n\tat ")[0]
-        raise QueryStoppedError(f"Spark could not {doing}: {what}") from error
+        first = what.strip().partition("\n")[0]  # the traceback of a worker may quote a record
+        raise QueryStoppedError(
+            f"Spark could not {doing}: {what}", summary=f"Spark could not {doing}: {first}"
+        ) from error
     messages = [wire_format.decode(bytes(row["message"])) for row in rows]
     for message in messages:
         if isinstance(message, wire_format.Failed):
@@ -176,7 +213,8 @@ class ShareWriter:
             if isinstance(error, OSError) or not isinstance(order, wire_format.SinkOrder):
                 raise
             # Any other error of a sink's writer stops the application, as it does in the driver.
-            failure = StreamsError(f"the sink {order.sink!r} has failed: {type(error).__name__}: {error}")
+            what = f"the sink {order.sink!r} has failed"
+            failure = StreamsError(f"{what}: {type(error).__name__}: {error}", summary=f"{what}: {summarize(error)}")
             failure.__cause__ = error
             return [(0, wire_format.encode(encode_failure(failure)))]
 

@@ -25,7 +25,7 @@ from functools import cached_property
 from hashlib import sha256
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from headrace.checkpoint.backfill_checkpoint import Progress, ignore_progress
 from headrace.checkpoint.fingerprint import mark_old_values
@@ -35,11 +35,12 @@ from headrace.checkpoint.manifest import Changelog
 from headrace.checkpoint.steps import AtStep, ignore_step
 from headrace.config import Config, parsing
 from headrace.config.settings import name_once
-from headrace.directories import state_directory, write_file
+from headrace.directories import check_directory, check_folder, state_directory, write_file
 from headrace.errors import ConfigError, StreamsError
 from headrace.extras import lazy_extra
 from headrace.hints import guess, snake_case
 from headrace.model.ids import TaskId, TopicPartition
+from headrace.secrets import has_credentials, is_secret, mask_secrets
 from headrace.spark.topics import SourceStart
 from headrace.spark.wire_format import Failed
 from headrace.topology.graph import Graph
@@ -164,13 +165,29 @@ def given_state_directory(config: Config) -> str | None:
     return absolute(given) if given and not given.startswith("~") else given or None
 
 
-def remove_state(state: Path, application: str) -> None:
+def find_state(state: Path, application: str, *, suffix: str = "") -> Path | None:
+    """Returns the local state of an application; None if there is none, or a symbolic link in its place.
+
+    Raises an error if the state directory is one that an application would not use: it belongs to another user, or is
+    a link of another user, or every user can write to it.
+    """
+    folder = state / (parsing.application_id(application) + suffix)
+    if not os.path.lexists(state):
+        return None
+    check_directory(state)
+    if folder.is_symlink() or not folder.is_dir():
+        return None
+    check_folder(folder)
+    return folder
+
+
+def remove_state(state: Path, application: str, *, suffix: str = "") -> None:
     """Removes the local state of an application. Whatever its id is, nothing outside the state directory is deleted.
 
-    A directory that is a symbolic link is left alone, and links inside it are removed, not followed.
+    Links inside the directory of the application are removed, not followed.
     """
-    folder = state / parsing.application_id(application)
-    if folder.is_dir() and not folder.is_symlink():
+    folder = find_state(state, application, suffix=suffix)
+    if folder is not None:
         shutil.rmtree(folder, ignore_errors=True)
 
 
@@ -201,6 +218,9 @@ class Job:
     topics: Mapping[str, str] = field(
         default_factory=dict[str, str]
     )  # topic ids: a topic that was deleted and created again has another id
+    source_partitions: Mapping[str, int] = field(
+        default_factory=dict[str, int]
+    )  # of the topics that it reads, when it was planned
     changelogs: Mapping[str, Changelog] = field(
         default_factory=dict[str, Changelog]
     )  # that the first batch fills stores from
@@ -293,6 +313,28 @@ class Job:
         return any(isinstance(node, Process | TableTransformValues) for node in self.graph.nodes.values())
 
 
+def find_secrets(job: Job) -> list[str]:
+    """Returns the parts of a job that have passwords or keys. A job goes to every process that runs its tasks."""
+    found = sorted(filter(is_secret, job.config.client_settings))
+    addresses = {"the address of the log": job.log, "the address of the checkpoint": job.checkpoint}
+    found += [name for name, address in addresses.items() if has_credentials(address)]
+    sinks = [node.target for node in job.graph.nodes.values() if isinstance(node, Sink) and node.target is not None]
+    return found + [f"the sink {sink.label!r}" for sink in sinks if _has_secret(getattr(sink, "__dict__", {}))]
+
+
+def _has_secret(fields: Mapping[str, Any]) -> bool:
+    """
+    >>> _has_secret({"dsn": "postgresql://me:pw@db/shop"}), _has_secret({"catalog": {"uri": "http://host"}})
+    (True, False)
+    """
+    return any(
+        (bool(value) and is_secret(name))
+        or (isinstance(value, str) and has_credentials(value))
+        or (isinstance(value, Mapping) and _has_secret(cast("Mapping[str, Any]", value)))
+        for name, value in fields.items()
+    )
+
+
 def ship_job(spark: SparkSession, job: Job, folder: Path) -> str:
     """Writes a job to a new file, and copies the file to every host of the session. Returns the path for `load_job`."""
     path = write_job(pickle_job(spark.sparkContext, job), folder)
@@ -360,14 +402,15 @@ def encode_failure(error: StreamsError) -> Failed:
         cloudpickle.loads(pickled)
     except Exception:  # noqa: BLE001 - the user's exception may fail to pickle in any way
         pickled = b""
-    return Failed(str(error), trace, pickled)
+    return Failed(str(error), trace, pickled, error.summary)
 
 
 def decode_failure(failure: Failed) -> StreamsError:
     """Returns the error that a worker sent, with its cause."""
+    trace = mask_secrets(failure.trace)
     if not failure.error:
-        return StreamsError(f"{failure.text}\n{failure.trace}")
+        return StreamsError(f"{failure.text}\n{trace}", summary=failure.summary or failure.text)
     error, cause = cloudpickle.loads(failure.error)
     error.__cause__ = cause
-    error.add_note(f"In the worker:\n{failure.trace}")
+    error.add_note(f"In the worker:\n{trace}")
     return error

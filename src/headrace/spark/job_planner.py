@@ -3,8 +3,9 @@
     planned = plan_job(setup, log, storage, topics)
     Coordinator.open(…, planned.fingerprint, divider=make_divider(setup, start_context))
 
-A sub-topology with state keeps its task count until all topics that it joins have the new number of partitions. From
-then on its records pass a reader (`topology.subtopologies.route_sources`), and its state is divided at the takeover.
+When a source topic of a sub-topology with state has grown, the records pass a reader from then on
+(`topology.subtopologies.route_sources`), because producers place keys by the new number. The sub-topology keeps its
+task count until all topics that it joins have grown; then its state is divided at the takeover.
 """
 
 from __future__ import annotations
@@ -74,6 +75,7 @@ def plan_job(
     known = {name: topic.partitions for name, topic in log.topics().items()}
     if config.auto_create_topics_enable:  # the start creates missing topics
         known |= {topic: config.num_partitions for topic in topics if topic not in known}
+    source_partitions = {topic: known[topic] for topic in topics}
     before = align_fingerprint(read_fingerprint(storage), graph, stages, config)
     held = hold_counts(graph, stages, known, {g.number: g.tasks for g in before.groups if g.stores} if before else {})
     for topic, count in sorted(held.items()):
@@ -92,7 +94,9 @@ def plan_job(
         tasks[number] = max([tasks[number], *matched])
     if setup.part is not None:
         tasks |= setup.part.tasks
-    fingerprint = compute_fingerprint(graph, stages, config, tasks=tasks, partitions=partitions, before=before)
+    fingerprint = compute_fingerprint(
+        graph, stages, config, tasks=tasks, partitions=partitions, before=before, held=held
+    )
     routed = route_sources(stages, fingerprint.routed)
     tasks |= {reader: tasks[number] for reader, number in routed.readers.items()}
     if stages.global_nodes:
@@ -107,6 +111,7 @@ def plan_job(
         log=setup.log,
         checkpoint=setup.checkpoint,
         state=setup.state_dir,
+        source_partitions=source_partitions,
         grown_from=fingerprint.routed,
         at_step=setup.at_step,
         is_backfill=setup.part is not None,

@@ -13,6 +13,8 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
+from pyspark import SparkContext
+
 from headrace.checkpoint.backfill_checkpoint import discard_backfill
 from headrace.checkpoint.carry_over import find_migrations
 from headrace.checkpoint.compaction import CompactionPolicy
@@ -23,6 +25,7 @@ from headrace.checkpoint.recovery import read_positions
 from headrace.checkpoint.rescale import Progress
 from headrace.checkpoint.sink_delivery import ShareOut, Written, find_sinks
 from headrace.checkpoint.storage import Storage, open_storage
+from headrace.config.settings import Config, name_settings_of_other_trigger
 from headrace.errors import (
     ConfigError,
     LogUnavailableError,
@@ -41,18 +44,20 @@ from headrace.runtime.serdes import register_schemas
 from headrace.spark.application_state import Heartbeat
 from headrace.spark.backfill import make_backfill
 from headrace.spark.changelogs import await_empty_group, find_changelogs, find_members
-from headrace.spark.job import Job, Setup
+from headrace.spark.job import Job, Setup, find_secrets, is_local
 from headrace.spark.job_planner import PlannedJob, make_divider, plan_job
 from headrace.spark.micro_batch import MicroBatchQuery
 from headrace.spark.real_time import RealTimeEngine
 from headrace.spark.session import (
+    SlotCount,
     check_context,
+    count_slots,
+    encrypts_rpc,
     explain_lost_jvm,
-    find_slots,
-    has_free_core,
     session_of,
     start_context,
 )
+from headrace.spark.slot_pool import count_held_slots
 from headrace.spark.stats import ApplicationStats
 from headrace.spark.topics import (
     await_ends,
@@ -80,12 +85,34 @@ def _log_progress(progress: Progress) -> None:
     )
 
 
-def check_cores(context: Any, job: Job, slots: int) -> None:
-    """Raises an error if slots would hold every core, and a sink runs Spark jobs: these would wait for ever."""
-    if job.config.processing_trigger == "real-time" and job.has_spark_sinks and not has_free_core(context, slots):
+def check_settings(config: Config) -> None:
+    """Rejects settings that only work in one process, and names those that the chosen trigger does not read."""
+    if (config.schema_registry_url or "").startswith("mock://"):
         raise ConfigError(
-            f"to_spark runs Spark jobs, but the {slots} slots of the real-time trigger hold all cores that Spark has: "
+            "schema.registry.url=mock://… is a registry inside one process, and slots are processes of their own: "
+            "start one with `headrace registry start`, or test with TopologyTestDriver"
+        )
+    name_settings_of_other_trigger(config)
+
+
+def check_cores(job: Job, found: SlotCount) -> None:
+    """Raises an error if slots would hold every core, and a sink runs Spark jobs: these would wait for ever."""
+    is_full = found.free is not None and found.free < 1
+    if job.config.processing_trigger == "real-time" and job.has_spark_sinks and is_full:
+        raise ConfigError(
+            f"to_spark runs Spark jobs, but slots of the real-time trigger hold all cores ({found.reason}): "
             "start Spark with one core more, or set trigger='micro-batch'"
+        )
+
+
+def warn_about_secrets(context: SparkContext, job: Job) -> None:
+    """Warns if passwords or keys leave this machine unencrypted with the job, whatever engine sends it."""
+    found = [] if is_local(context) or encrypts_rpc(context) else find_secrets(job)
+    if found:
+        _log.warning(
+            "the passwords or keys of %s go to the hosts of the cluster unencrypted, as part of the application: set "
+            "spark.network.crypto.enabled, unless you trust the network between its hosts",
+            ", ".join(found),
         )
 
 
@@ -103,11 +130,7 @@ class Run:
     ) -> None:
         """`describe` returns what the heartbeat reports besides the slots. `log` is the setup's log; it stays open."""
         self._setup, self._stats = setup, stats
-        if (setup.config.schema_registry_url or "").startswith("mock://"):
-            raise ConfigError(
-                "schema.registry.url=mock://… is a registry inside one process, and slots are processes of their own: "
-                "start one with `headrace registry start`, or test with TopologyTestDriver"
-            )
+        check_settings(setup.config)
         register_schemas(setup.graph, setup.config)
         starting = self._starting = start_context(setup.master, setup.config.num_stream_threads, given=setup.spark)
         self._check_log((starting.result().master if starting.done() else setup.master) or "local")
@@ -127,18 +150,22 @@ class Run:
             context = starting.result()
             check_context(context)
             self._check_log(context.master or "local")
-            slots = find_slots(context, job.free_cores)
-            check_cores(context, job, slots)
+            found = count_slots(
+                context, sum(job.tasks.values()), setup.config.num_stream_threads, job.free_cores,
+                others=count_held_slots(),
+            )  # fmt: skip
+            check_cores(job, found)
         except BaseException:
             self._has_engine.set()
             self.coordinator.close()
             self._close_log()
             raise
         self._context = context
-        self.job = job.with_checkpoint(self.coordinator.ledger, min(setup.config.num_stream_threads or slots, slots))
+        self.job = job.with_checkpoint(self.coordinator.ledger, found.slots)
         self._topics_checked = time.monotonic()
         self._heartbeat = Heartbeat(self.coordinator.renew_lease)  # Spark may start more slowly than the lease lasts
         self._is_closing = False
+        warn_about_secrets(context, self.job)
         try:
             self._check_positions()
             if job.tasks and setup.config.processing_trigger == "real-time":

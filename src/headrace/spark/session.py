@@ -12,7 +12,7 @@ from collections.abc import Generator, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, BinaryIO, Protocol
+from typing import Any, BinaryIO, NamedTuple, Protocol
 from uuid import UUID
 
 from py4j.protocol import Py4JError, Py4JNetworkError  # pyright: ignore[reportMissingTypeStubs]
@@ -22,7 +22,7 @@ from pyspark.sql import SparkSession
 
 from headrace.errors import ConfigError, StreamsError
 from headrace.spark.application_state import make_socket_folder
-from headrace.spark.class_archive import archive_options
+from headrace.spark.class_archive import spark_archive
 from headrace.spark.slot_process import LONGEST_PATH
 
 MANAGER = "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
@@ -31,7 +31,9 @@ ATTEMPTS = 4  # at a Spark task; the same as on a cluster
 # other jobs of the session, a second application among them, need some too. SLOTS says how many are meant for slots.
 SPARE_THREADS = 16
 SLOTS = "spark.headrace.slots"
+MAX_EXECUTORS = "spark.dynamicAllocation.maxExecutors"
 ONE_PROCESS = re.compile(r"local(\[|$)")  # a master whose driver is the executor, unlike local-cluster
+LOOPBACK = "127.0.0.1"
 UNIX_SOCKETS = "spark.python.unix.domain.socket.enabled"
 LOGGING = Path(__file__).with_name("log4j2.properties")
 
@@ -97,7 +99,7 @@ def start_context(
     if found is not None:
         started.set_result(found)
         return started
-    faster = archive_options() if java_options is None else java_options
+    faster = " ".join(spark_archive().options()) if java_options is None else java_options
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     # Workers on this machine find the modules that the driver finds.
     os.environ["PYTHONPATH"] = os.pathsep.join(dict.fromkeys(path or str(Path.cwd()) for path in sys.path))
@@ -117,6 +119,8 @@ def start_context(
         conf.setMaster(f"local[{cores + SPARE_THREADS},{local[2] or ATTEMPTS}]")
         conf.set("spark.default.parallelism", str(cores)).set(SLOTS, str(cores))
         conf.set("spark.python.daemon.module", "headrace.spark.python_daemon")
+        if "SPARK_LOCAL_IP" not in os.environ:  # else Spark listens where other machines can connect, without a login
+            conf.setIfMissing("spark.driver.bindAddress", LOOPBACK).setIfMissing("spark.driver.host", LOOPBACK)
         # A JVM that this process has not started may outlive the process, and keeps the folder of its first context.
         sockets = {UNIX_SOCKETS: "false"} if "PYSPARK_GATEWAY_PORT" in os.environ else _choose_sockets()
         conf.setAll([*sockets.items()])
@@ -310,36 +314,78 @@ def _count_cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def find_slots(spark: SparkContext, free_cores: int) -> int:
-    """Returns how many slots Spark has room for: one for each core, except `free_cores`, which stay for other jobs.
+class SlotCount(NamedTuple):
+    """How many slots an application has, why, and how many cores they leave to other jobs (None: enough)."""
 
-    A context that Headrace has made on one machine has enough threads for other jobs. With dynamic allocation,
-    executors that Spark has not started yet count too: Spark starts them when jobs wait.
+    slots: int
+    reason: str
+    free: int | None
+
+
+def count_slots(
+    spark: SparkContext, tasks: int, demand: int | None, free_cores: int, *, own: int = 0, others: int = 0
+) -> SlotCount:
+    """Returns how many slots an application gets: as many as it asks for, if it has the tasks and Spark the cores.
+
+    `free_cores` cores stay for other jobs. The application has `own` slots already, which it keeps; other applications
+    of the context have `others`. A context that Headrace has made on one machine has enough threads for all of them.
+
+    With dynamic allocation, executors that Spark has not started yet count too: Spark starts them when jobs wait.
+    Where it may start any number of executors, the application gets what it asks for.
     """
-    context: Any = spark
-    conf = context.getConf()
-    made_for = conf.get(SLOTS)
-    if made_for is not None:
-        return int(made_for)
-    return max(1, _count_executor_cores(context) - free_cores)
+    conf, free = spark.getConf(), None
+    if (made_for := conf.get(SLOTS)) is not None:
+        room, reason = int(made_for), "the Spark session was made for this number"
+    elif demand is not None and _has_unlimited_executors(conf):
+        room, reason = demand, "Spark starts executors for them"
+    else:
+        cores = _count_executor_cores(spark)
+        most, free = cores - free_cores, cores - others
+        room, reason = min(most, max(own, most - others)), _describe_cores(cores, free_cores, others)
+    limits = [(room, reason), (tasks, "that is the number of tasks")]
+    if demand is not None:
+        limits.insert(0, (demand, "that many were asked for (num.stream.threads, or scale)"))
+    limit, why = min(limits, key=lambda some: some[0])
+    slots = max(1, limit)
+    return SlotCount(slots, why, None if free is None else free - slots)
 
 
-def has_free_core(spark: SparkContext, slots: int) -> bool:
-    """True if Spark has more cores than `slots`."""
-    return spark.getConf().get(SLOTS) is not None or _count_executor_cores(spark) > slots
+def _describe_cores(cores: int, free_cores: int, others: int) -> str:
+    """Says how the cores of Spark are used.
+
+    >>> _describe_cores(5, 1, 0)
+    'Spark has 5 cores, of which 1 stays free (slots.free.cores)'
+    >>> _describe_cores(4, 0, 2)
+    'Spark has 4 cores, of which other applications hold 2'
+    """
+    if not cores:
+        return "Spark has no executors yet"
+    parts = [f"{free_cores} {'stays' if free_cores == 1 else 'stay'} free (slots.free.cores)"] if free_cores else []
+    parts += [f"other applications hold {others}"] if others else []
+    of_which = f", of which {' and '.join(parts)}" if parts else ""
+    return f"Spark has {cores} {'core' if cores == 1 else 'cores'}{of_which}"
 
 
 def _count_executor_cores(context: Any) -> int:
+    """Returns how many cores the executors have, those that Spark may still start included."""
     conf = context.getConf()
     executors = context._jsc.sc().statusStore().executorList(True)  # noqa: SLF001
     found = [executors.apply(index) for index in range(executors.size())]
     is_local = ONE_PROCESS.match(context.master) is not None
     cores = [some.totalCores() for some in found if is_local or some.id() != "driver"]
-    most = conf.get("spark.dynamicAllocation.maxExecutors")
-    if most is not None and conf.get("spark.dynamicAllocation.enabled", "false") == "true":
+    most = conf.get(MAX_EXECUTORS)
+    if most is not None and _is_dynamic(conf):
         of_each = int(conf.get("spark.executor.cores") or max(cores, default=1))
         return int(most) * of_each
     return sum(cores)
+
+
+def _has_unlimited_executors(conf: SparkConf) -> bool:
+    return _is_dynamic(conf) and conf.get(MAX_EXECUTORS) is None
+
+
+def _is_dynamic(conf: SparkConf) -> bool:
+    return conf.get("spark.dynamicAllocation.enabled", "false") == "true"
 
 
 def _context_of(spark: SparkSession) -> SparkContext:
@@ -364,6 +410,13 @@ def check_context(context: SparkContext) -> None:
             "Spark runs with spark.python.worker.killOnIdleTimeout=true: it would kill slots that wait for records. "
             "Unset it"
         )
+
+
+def encrypts_rpc(context: SparkContext) -> bool:
+    """Whether Spark encrypts the connections of its processes: slots and the driver then encrypt theirs, too."""
+    conf = context.getConf()
+    names = ("spark.network.crypto.enabled", "spark.ssl.rpc.enabled", "spark.authenticate.enableSaslEncryption")
+    return any(conf.get(name, "false") == "true" for name in names)
 
 
 def own_session(spark: SparkSession) -> SparkSession:

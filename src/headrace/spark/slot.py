@@ -25,12 +25,13 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from hashlib import sha256
+from ipaddress import ip_address
 from typing import Any
 
 from pyspark import cloudpickle
 
 from headrace.checkpoint.local_copies import LocalCopies
-from headrace.errors import InvalidStateStoreError, StreamsError, UnsafePathError
+from headrace.errors import InvalidStateStoreError, StreamsError, UnsafePathError, add_summary, summarize
 from headrace.model.ids import TaskId
 from headrace.runtime.failures import Place
 from headrace.spark import wire_format
@@ -135,7 +136,7 @@ class Slot:
         self._timeout: CallTimeout | None = None
         self._shares: dict[str, queue.SimpleQueue[DeliverShare]] = {}  # by sink; "" for the log
         self._is_over = False
-        mine = address_towards(driver.host, driver.port)
+        mine = choose_address(os.environ.get("SPARK_LOCAL_IP", ""), address_towards(driver.host, driver.port))
         self._host = host = mine if driver.bind in WILDCARDS else driver.bind or mine
         self._last_batch: tuple[int, frozenset[int]] = 0, frozenset()  # the attempt, and the slots that take part
         self._probes: dict[Connection, queue.SimpleQueue[str]] = {}  # the answers of slots that were probed
@@ -296,12 +297,8 @@ class Slot:
 
     def _take_layout(self, layout: Layout) -> None:
         self._peers = {peer.slot: peer for peer in layout.peers}
-        places = {TaskId(stage, at): slot for stage, at, slot in layout.places}
-        standbys: dict[TaskId, set[int]] = {}
-        for stage, at, slot in layout.standbys:
-            standbys.setdefault(TaskId(stage, at), set()).add(slot)
         here = {peer.slot for peer in layout.peers if peer.host == self._host}
-        self._running().take_places(places, self._number, standbys, here)
+        self._running().take_places(layout.place_tasks(), self._number, layout.place_standbys(), here)
         self._keep().commit(layout.committed)
 
     def _beat(self, every: float) -> None:
@@ -348,8 +345,9 @@ class Slot:
             self._send(BatchBroken(batch.attempt, str(error), error.slot))
         except StreamsError as error:  # a retriable one: others are among the messages
             self._send(BatchBroken(batch.attempt, str(error), None))
-        except Exception:  # noqa: BLE001 - the driver logs it
-            self._send(BatchBroken(batch.attempt, traceback.format_exc(), None))
+        except Exception as error:  # noqa: BLE001 - the driver logs the first line: the message may quote a record
+            add_summary(error)
+            self._send(BatchBroken(batch.attempt, f"{summarize(error)}\n{traceback.format_exc()}", None))
         else:
             self._send(BatchDone(batch.attempt, results, took, waited))
 
@@ -443,10 +441,10 @@ class Slot:
             assert isinstance(order, wire_format.ShareOrder | wire_format.SinkOrder)  # noqa: S101
             try:
                 ((_, answer),) = writer.handle(message.order, [])
-                reason = ""
+                reason = summary = ""
             except Exception as error:  # noqa: BLE001 - the driver tries again
-                answer, reason = b"", f"{type(error).__name__}: {error}"
-            self._send(ShareDelivered(message.round, order.share, answer, reason))
+                answer, reason, summary = b"", f"{type(error).__name__}: {error}", summarize(error)
+            self._send(ShareDelivered(message.round, order.share, answer, reason, summary))
 
 
 class PeerLostError(StreamsError):
@@ -458,10 +456,27 @@ class PeerLostError(StreamsError):
 
 
 def address_towards(host: str, port: int) -> str:
-    """The address of this machine from which the driver is reached, and at which others reach this machine."""
+    """The address of this machine from which the driver is reached."""
     with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_DGRAM) as probe:
         probe.connect((host, port))  # no packet is sent
         return probe.getsockname()[0]
+
+
+def choose_address(given: str, found: str) -> str:
+    """The address at which other hosts reach this machine: the one that Spark is given (SPARK_LOCAL_IP), else `found`.
+
+    A loopback address is of use only if `found` is one, too.
+
+    >>> choose_address("10.0.0.5", "192.168.0.5"), choose_address("", "192.168.0.5")
+    ('10.0.0.5', '192.168.0.5')
+    >>> choose_address("127.0.0.2", "192.168.0.5"), choose_address("127.0.0.2", "127.0.0.1")
+    ('192.168.0.5', '127.0.0.2')
+    """
+    try:
+        is_useful = not ip_address(given).is_loopback or ip_address(found).is_loopback
+    except ValueError:
+        return found
+    return given if is_useful else found
 
 
 def _fields(message: SlotRows) -> tuple[int, int, int, bool, list[tuple[int, bytes]]]:

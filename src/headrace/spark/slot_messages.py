@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import msgspec
 
+from headrace.model.ids import TaskId
 from headrace.runtime.failures import Place
 
 
@@ -57,6 +58,17 @@ class Layout(Message):
     places: list[tuple[int, int, int]]
     standbys: list[tuple[int, int, int]]
     committed: int
+
+    def place_tasks(self) -> dict[TaskId, int]:
+        """Returns the slot of each task."""
+        return {TaskId(stage, partition): slot for stage, partition, slot in self.places}
+
+    def place_standbys(self) -> dict[TaskId, set[int]]:
+        """Returns the slots that keep standbys of each task that has any."""
+        found: dict[TaskId, set[int]] = {}
+        for stage, partition, slot in self.standbys:
+            found.setdefault(TaskId(stage, partition), set()).add(slot)
+        return found
 
 
 class RunBatch(Message):
@@ -152,12 +164,16 @@ class AtRecord(Message):
 
 
 class ShareDelivered(Message):
-    """A `wire_format.ShareDone`, `SinkDone` or `Failed`; or the `reason` of a failure that can be tried again."""
+    """A `wire_format.ShareDone`, `SinkDone` or `Failed`; or the `reason` of a failure that can be tried again.
+
+    `summary` is the reason without data of records.
+    """
 
     round: int
     share: int
     answer: bytes
     reason: str
+    summary: str
 
 
 # -------------------------------------------------------------------------------------------------------- slot to slot

@@ -4,7 +4,7 @@ A slot is a Spark job of its own, with one task. One job for all slots would fix
 failures of a job's tasks over its whole life. The job of a slot that ended is submitted again, after a backoff; the
 job of a slot whose lease has expired is cancelled, because to Spark a hung slot is running.
 
-`SlotRegistry` and `Placement` decide; this module has the sockets, the threads and the clock.
+`SlotGroup` decides; this module has the sockets, the threads and the clock.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import time
 from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from dataclasses import replace
+from typing import Any
 
 from pyspark import InheritableThread, SparkContext
 
@@ -24,16 +25,16 @@ from headrace.errors import ConfigError, StreamsError
 from headrace.model.ids import TaskId
 from headrace.query.status import SlotReport, Traffic
 from headrace.spark.placement import Placement
+from headrace.spark.session import SLOTS
 from headrace.spark.slot import CANNOT_START, DriverAddress, digest_of_job, slot_function
+from headrace.spark.slot_group import Messages, SlotGroup
 from headrace.spark.slot_messages import (
     AtRecord,
     BatchBroken,
     BatchDone,
     CheckPeers,
-    Committed,
     Heartbeat,
     Hello,
-    Layout,
     LocalState,
     Peer,
     ShareDelivered,
@@ -44,21 +45,28 @@ from headrace.spark.slot_messages import (
     decode_for_driver,
     encode_message,
 )
-from headrace.spark.slot_registry import Registration, SlotRegistry
+from headrace.spark.slot_registry import Registration
 from headrace.spark.transport import Connection, Endpoint, Frame
 
 _log = logging.getLogger(__name__)
 TICK = 0.1  # seconds between two looks at leases and jobs
-REPLACEMENT = 3.0  # seconds that tasks of a lost slot wait for it to come back, before other slots take them
-FIRST_SLOTS = 10.0  # seconds that the first batch waits for all slots, once one is there
 STOP = 5.0  # seconds that slots have to end before their jobs are cancelled
+CORE_WAIT = 5.0  # seconds after which Spark is asked whether a slot without a process has a core
+CORE_CHECK, CORE_WARNING = 1.0, 60.0  # seconds between two such questions, and between two warnings
+_held: dict[str, int] = {}  # slots of the applications of this process, which share its SparkContext
+
+
+def count_held_slots(except_of: str = "") -> int:
+    """Returns how many slots the applications of this process have, those of one pool left out."""
+    return sum(count for group, count in list(_held.items()) if group != except_of)
 
 
 class SlotPool:
     """The slots of a running application. `handle(registration, message)` is called in the thread of the endpoint.
 
     A message of None says that the slot is lost. `replicas` is the number of standbys of each of the `stateful` tasks;
-    `last_change` says in which batch the state of a task changed last.
+    `last_change` says in which batch the state of a task changed last, `committed` which batch was the last.
+    `on_ready` is called when a slot is ready.
     """
 
     def __init__(
@@ -74,18 +82,23 @@ class SlotPool:
         replicas: int,
         stateful: Collection[TaskId],
         last_change: Callable[[TaskId], int],
+        committed: int,
         handle: Callable[[Registration, BatchDone | BatchBroken | AtRecord | ShareDelivered | None], None],
+        on_ready: Callable[[], None],
     ) -> None:
-        self._context, self._application, self._job, self._handle = context, application, job, handle
+        self._context, self._application, self._job = context, application, job
+        self._handle, self._on_ready = handle, on_ready
         self._group = f"headrace-{application}-{secrets.token_hex(4)}"
         self._changed = threading.Condition()
-        self.registry = SlotRegistry(lease)
+        self._slots = SlotGroup(lease, Placement(stateful, replicas, last_change), committed)
+        self._registry, self._placement = self._slots.registry, self._slots.placement
         self._connections: dict[int, Connection] = {}  # by registration
-        self._lost_at = self._first_at = 0.0
-        self._placement = Placement(stateful, replicas, last_change)
-        self._committed = -1
         self._failed: StreamsError | None = None  # why the application cannot start
         self._is_over = False
+        self.wanted = 0  # slots
+        self.queued = 0  # slots whose job waits for a core
+        self._may_queue = context.getConf().get(SLOTS) is None  # a session that Headrace made has threads for all slots
+        self._queue_checked = self._warn_at = 0.0
         self._jobs: dict[int, threading.Thread] = {}
         try:
             self._endpoint = Endpoint(
@@ -102,67 +115,44 @@ class SlotPool:
     def want(self, count: int) -> None:
         """Sets the number of slots; jobs are submitted and slots drained in the background."""
         with self._changed:
-            self.registry.want(count)
+            self.wanted = _held[self._group] = count
+            self._registry.want(count)
             self._changed.notify_all()
 
-    def await_layout(self, tasks: list[TaskId], over: Callable[[], bool]) -> dict[TaskId, int] | None:
-        """Returns which slot runs which task in the next batch; waits for expected slots. None when `over()` is true.
+    @property
+    def held_by_others(self) -> int:
+        """How many slots other applications of this process have."""
+        return count_held_slots(except_of=self._group)
+
+    def lay_out(self, tasks: list[TaskId]) -> Mapping[TaskId, int] | None:
+        """Returns which slot runs which task in the next batch, and tells the slots; None while slots are expected.
 
         Raises an error if slots cannot reach the driver, or each other, when the application starts.
         """
         with self._changed:
-            while not over():
-                if self._failed is not None:
-                    raise self._failed
-                live = self.registry.live
-                if self._is_settled(live):
-                    return self._lay_out(tasks, live)
-                self._changed.wait(TICK)
-        return None
-
-    def _is_settled(self, live: Mapping[int, Registration]) -> bool:
-        """Whether the next batch can begin with the live slots, without waiting for others."""
-        now = time.monotonic()
-        if not live:
-            return False
-        if not self.layout:
-            return not self.registry.waiting or now - self._first_at > FIRST_SLOTS
-        missing = self.layout.keys() - live.keys()
-        expected = missing & set(self.registry.waiting)
-        return not expected or now - self._lost_at > REPLACEMENT or self._placement.has_standbys(missing, live)
-
-    def _lay_out(self, tasks: list[TaskId], live: Mapping[int, Registration]) -> dict[TaskId, int]:
-        """Assigns the tasks, and tells the slots if something has changed."""
-        placement, moves = self._placement, self._placement.moves
-        if placement.assign(tasks, live):
-            if placement.moves > moves:
-                _log.info("%d tasks move to other slots; there are %d slots", placement.moves - moves, len(live))
-            peers = [Peer(slot, some.number, some.host, some.port) for slot, some in live.items()]
-            places = [(task.subtopology, task.partition, slot) for task, slot in placement.places.items()]
-            standbys = [
-                (task.subtopology, task.partition, at) for task, some in placement.standbys.items() for at in some
-            ]
-            for registration in live.values():
-                self.send(registration.number, Layout(peers, places, standbys, self._committed))
-            for registration in self.registry.unwanted:
-                self.send(registration.number, Stop())
-        return placement.places
+            if self._failed is not None:
+                raise self._failed
+            moves = self.moves
+            messages = self._slots.lay_out(tasks, time.monotonic())
+            if messages is None:
+                return None
+            if self.moves > moves:
+                _log.info("%d tasks move to other slots; there are %d slots", self.moves - moves, len(self.layout))
+            self._send_all(messages)
+            return self._placement.places
 
     def commit(self, number: int) -> None:
         """Tells the slots that a batch is committed: they bring their standbys to it."""
-        self._committed = number
         with self._changed:
-            self.registry.reach_all()
-        if any(self._placement.standbys.values()):
-            for registration in self.layout.values():
-                self.send(registration, Committed(number))
+            messages = self._slots.commit(number)
+        self._send_all(messages)
 
     def await_slots(self) -> list[int]:
         """Returns the registrations of the live slots; waits until there is one."""
         with self._changed:
-            while not self.registry.live and not self._is_over:
+            while not self._registry.live and not self._is_over:
                 self._changed.wait(TICK)
-            return [registration.number for registration in self.registry.live.values()]
+            return [registration.number for registration in self._registry.live.values()]
 
     @property
     def layout(self) -> dict[int, int]:
@@ -177,7 +167,7 @@ class SlotPool:
     def report(self) -> list[SlotReport]:
         """The live slots, with the tasks that they run, and their standbys."""
         with self._changed:
-            live = self.registry.live
+            live = self._registry.live
             tasks = {slot: self._placement.tasks_of(slot) for slot in live}
             standbys = {slot: self._placement.standbys_of(some) for slot, some in live.items()}
         return [
@@ -207,6 +197,10 @@ class SlotPool:
             with suppress(ConnectionError):
                 connection.send(encode_message(message))
 
+    def _send_all(self, messages: Messages) -> None:
+        for registration, message in messages:
+            self.send(registration, message)
+
     def _received(self, connection: Connection, frame: Frame) -> None:
         message, now = decode_for_driver(frame), time.monotonic()
         if isinstance(message, Hello):
@@ -215,14 +209,12 @@ class SlotPool:
         registration = connection.peer
         if not isinstance(registration, Registration) or not self.is_live(registration.number):
             return  # the slot was replaced
-        self.registry.heard(registration.number, now)
+        self._registry.heard(registration.number, now)
         if isinstance(message, LocalState):
             with self._changed:
-                found = {TaskId(stage, partition): number for stage, partition, number in message.copies}
-                self._placement.add_copies(registration.number, found)
-                self._first_at = self._first_at or now
-                self.registry.make_ready(registration.number)
+                self._slots.make_ready(registration.number, message, now)
                 self._changed.notify_all()
+            self._on_ready()
         elif isinstance(message, Unreachable):
             self._reject(registration, message)
         elif not isinstance(message, Heartbeat):
@@ -230,8 +222,7 @@ class SlotPool:
 
     def _register(self, connection: Connection, hello: Hello, now: float) -> None:
         with self._changed:
-            before = self.registry.registered(hello.slot)
-            registration = self.registry.register(hello.slot, hello.host, hello.port, hello.process, now)
+            registration, before = self._slots.register(hello, now)
             if registration is None or self._is_over:
                 with suppress(ConnectionError):
                     connection.send(encode_message(Stop()))
@@ -239,11 +230,9 @@ class SlotPool:
             connection.peer = registration
             self._connections[registration.number] = connection
             with suppress(ConnectionError):
-                start = Start(registration.number, self.registry.lease, self._job, self._peers_of(registration.slot))
+                start = Start(registration.number, self._registry.lease, self._job, self._peers_of(registration.slot))
                 connection.send(encode_message(start))
             replaced = None if before is None else self._connections.pop(before.number, None)
-            if before is not None:
-                self._placement.forget_copies(before.number)
             self._changed.notify_all()
         if before is not None and replaced is not None:
             replaced.close()
@@ -276,7 +265,7 @@ class SlotPool:
     def replace_unreached(self, reporter: int, peer: int, attempt: int) -> None:
         """Records that a slot could not send rows to another; after two attempts in a row, replaces one of the two."""
         with self._changed:
-            lost = self.registry.fail_to_reach(reporter, peer, attempt)
+            lost = self._registry.fail_to_reach(reporter, peer, attempt)
         if lost is not None:
             _log.warning("slot %d on %s is replaced: it and another slot do not reach each other", lost.slot, lost.host)
             self._replace(lost)
@@ -297,9 +286,7 @@ class SlotPool:
     def _lose(self, registration: Registration) -> None:
         with self._changed:
             connection = self._connections.pop(registration.number, None)
-            self._placement.forget_copies(registration.number)
-            self.registry.lose(registration.number, time.monotonic())
-            self._lost_at = time.monotonic()
+            self._slots.lose(registration.number, time.monotonic())
             self._changed.notify_all()
         if connection is not None:
             connection.close()
@@ -310,18 +297,20 @@ class SlotPool:
         """Submits jobs, and ends the slots whose lease has expired."""
         while not self._is_over:
             with self._changed:
-                due = self.registry.to_submit(time.monotonic())
-                expired = self.registry.expired(time.monotonic())
+                due = self._registry.to_submit(time.monotonic())
+                expired = self._registry.expired(time.monotonic())
             try:
                 for slot in due:
                     self._submit(slot)
             except Exception as error:  # noqa: BLE001 - the JVM is gone: `explain_lost_jvm`
                 _log.info("slots are no longer submitted: %s", error)
                 return
+            with suppress(Exception):  # the JVM may be gone
+                self._watch_queue(time.monotonic())
             for registration in expired:
                 _log.warning(
                     "slot %d on %s was not heard of for %.0f s: it is replaced",
-                    registration.slot, registration.host, self.registry.lease,
+                    registration.slot, registration.host, self._registry.lease,
                 )  # fmt: skip
                 self._lose(registration)
                 with suppress(Exception):  # the JVM may be gone
@@ -329,6 +318,36 @@ class SlotPool:
             with self._changed:
                 if not self._is_over:
                     self._changed.wait(TICK)
+
+    def _watch_queue(self, now: float) -> None:
+        """Counts the slots that wait for a core, and warns of them, at once and then every minute."""
+        if not self._may_queue or now < self._queue_checked + CORE_CHECK:
+            return
+        self._queue_checked = now
+        with self._changed:
+            unserved, is_idle = self._registry.unserved(now - CORE_WAIT), not self._registry.live
+        queued = sum(map(self._is_queued, unserved))
+        if queued and now >= self._warn_at:
+            self._warn_at = now + CORE_WARNING
+            _log.warning(
+                "%d of %d slots wait for a core%s: Spark (%s) has none left, because other applications or jobs hold "
+                "them. Give those fewer slots (num.stream.threads, slots.free.cores) or end them, or give Spark more "
+                "cores or executors",
+                queued, self.wanted, ", and no batch can run" if is_idle else "", self._context.master,
+            )  # fmt: skip
+        elif self.queued and not queued:
+            self._warn_at = 0.0
+            _log.info("no slot waits for a core any more")
+        self.queued = queued
+
+    def _is_queued(self, slot: int) -> bool:
+        """True if the job of a slot has no running task."""
+        tracker = self._context.statusTracker()
+        job: Any = tracker.getJobInfo(max(tracker.getJobIdsForGroup(self._group_of(slot)), default=-1))
+        if job is None or job.status != "RUNNING":
+            return False
+        stages = [tracker.getStageInfo(stage) for stage in job.stageIds]
+        return not any(stage is not None and stage.numActiveTasks for stage in stages)
 
     def _submit(self, slot: int) -> None:
         thread = InheritableThread(target=self._run_job, args=(slot,), name=f"headrace slot {slot}", daemon=True)
@@ -345,7 +364,7 @@ class SlotPool:
         except Exception as error:  # noqa: BLE001 - the slot is submitted again
             self._note_end(slot, str(error))
         with self._changed:
-            self.registry.end_job(slot, time.monotonic())
+            self._registry.end_job(slot, time.monotonic())
             self._changed.notify_all()
 
     def _note_end(self, slot: int, error: str) -> None:
@@ -359,7 +378,7 @@ class SlotPool:
                 "with --archives"
             )
         with self._changed:
-            if not self._first_at and not self._is_over:
+            if not self._slots.has_started and not self._is_over:
                 self._failed = StreamsError(reason)
                 self._changed.notify_all()
         if not self._is_over:
@@ -386,4 +405,5 @@ class SlotPool:
                     self._context.cancelJobGroup(self._group_of(slot))
         for thread in self._jobs.values():
             thread.join(STOP)
+        _held.pop(self._group, None)
         self._endpoint.close()

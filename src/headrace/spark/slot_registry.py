@@ -40,6 +40,7 @@ class _Slot:
     heard_at: float = 0.0
     losses: int = 0  # in a row
     submit_at: float = 0.0
+    unserved_since: float = 0.0  # when its job was submitted, or its process was lost
 
 
 class SlotRegistry:
@@ -83,7 +84,7 @@ class SlotRegistry:
             s for s, state in self._slots.items() if state.is_wanted and not state.has_job and now >= state.submit_at
         ]
         for slot in due:
-            self._slots[slot].has_job = True
+            self._slots[slot].has_job, self._slots[slot].unserved_since = True, now
         return due
 
     # ----------------------------------------------------------------------------------------------------- what happens
@@ -117,7 +118,7 @@ class SlotRegistry:
             registration = state.registration
             if registration is not None and registration.number == number:
                 state.losses = 1 if now - state.registered_at > STABLE else state.losses + 1
-                state.registration = None
+                state.registration, state.unserved_since = None, now
                 return registration
         return None
 
@@ -189,6 +190,14 @@ class SlotRegistry:
             slot
             for slot, state in self._slots.items()
             if state.is_wanted and (state.registration is None or not state.is_ready)
+        ]
+
+    def unserved(self, since: float) -> list[int]:
+        """Wanted slots that have a job, but had no process all the time since `since`."""
+        return [
+            slot
+            for slot, state in self._slots.items()
+            if state.is_wanted and state.has_job and state.registration is None and state.unserved_since <= since
         ]
 
     def losses(self, slot: int) -> int:

@@ -12,11 +12,12 @@ the checkpoint; the manifest decides which attempt counts.
 from __future__ import annotations
 
 import gc
+import logging
 import os
 import sys
 import time
 from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -39,6 +40,7 @@ from headrace.runtime.partitioning import lay_out_state, route_records
 from headrace.runtime.rows import Input, Inputs, PartitionBatch, read_batches
 from headrace.runtime.task import Task, TaskEnvironment
 from headrace.spark import wire_format
+from headrace.spark.application_state import TopicGrownError
 from headrace.spark.batch_planner import count_lost_offsets, read_range
 from headrace.spark.changelogs import fill_stores
 from headrace.spark.job import Job, encode_failure, find_file, load_job
@@ -50,6 +52,7 @@ from headrace.spark.stats import TaskStats, count_by_topic, count_outputs
 from headrace.state.delta import Delta
 from headrace.state.engine import Version
 
+_log = logging.getLogger(__name__)
 PROCESSES: dict[str, SlotProcesses] = {}  # of this worker, by job
 HANDOVER = 1.0  # seconds that a slot waits for the local state of its tasks, which another slot of the host closes
 WARM = 3  # requests after which a worker has imported all modules; some are imported to return the first result
@@ -79,6 +82,14 @@ def limit_calls(job: Job, give_up: Callable[[Place, str], None]) -> CallTimeout 
     """Starts interrupting functions of the user that take longer than `max.record.processing.ms`, if it is set."""
     limit = job.config.max_record_processing_ms
     return CallTimeout(limit / 1000, give_up) if limit else None
+
+
+def check_growth(partitions: Mapping[str, int], planned: Mapping[str, int]) -> None:
+    """Raises `TopicGrownError` if a topic has more partitions than were planned."""
+    for topic, count in partitions.items():
+        before = planned.get(topic, count)
+        if count > before:
+            raise TopicGrownError(f"the topic {topic!r} grew from {before} to {count} partitions: the batch runs again")
 
 
 def _end_process(place: Place, reason: str) -> None:
@@ -118,9 +129,8 @@ class SlotRunner:
 
     def close(self) -> None:
         """Closes the processors, as an application that stops does, and the clients of the log."""
-        for task in self._tasks.values():
-            with suppress(StreamsError):
-                task.close()
+        for task_id in [*self._tasks]:
+            self._close_task(task_id)
         self.copies.close()
         self.log.close()
 
@@ -138,8 +148,7 @@ class SlotRunner:
         self.places, before = places, self._mine
         self._mine = frozenset(task for task, at in places.items() if at == slot)
         for task_id in [task_id for task_id in self._tasks if task_id not in self._mine]:
-            with suppress(StreamsError):
-                self._tasks.pop(task_id).close()
+            self._close_task(task_id)
             self.copies.open(task_id).close()
         following = {task for task, slots in standbys.items() if slot in slots}
         for task_id in before - self._mine - following:
@@ -164,25 +173,26 @@ class SlotRunner:
         messages: list[Message] = []
         read = {range_.topic for order in orders.orders for range_ in order.ranges}
         # The request runs while tasks read and process.
-        confirmed = self.log.confirm_topic_ids({topic: id_ for topic, id_ in self.job.topics.items() if topic in read})
+        confirmed = self.log.confirm_topics({topic: id_ for topic, id_ in self.job.topics.items() if topic in read})
         try:
             for order in orders.orders:
                 rows = chunks.get(TaskId(order.stage, order.partition), [])
                 if rows or order.ranges or order.carried or order.due or order.whole:
                     messages += self.run_task(orders, order, rows)
-            self._check_topic_ids(confirmed)
+            self._check_topics(confirmed)
         except StreamsError as error:
             if error.retriable:
                 raise
             messages.append((0, wire_format.encode(encode_failure(error))))
         return messages
 
-    def _check_topic_ids(self, confirmed: Callable[[], None]) -> None:
-        """Raises an error, and discards the tasks, if a topic that was read is not the one that was planned."""
+    def _check_topics(self, confirmed: Callable[[], Mapping[str, int]]) -> None:
+        """Raises an error, and discards the tasks, if a topic that was read is another one, or has grown."""
         try:
-            confirmed()
+            check_growth(confirmed(), self.job.source_partitions)
         except BaseException:
-            self._tasks.clear()
+            for task_id in [*self._tasks]:
+                self._discard_task(task_id)
             raise
 
     def run_task(
@@ -297,12 +307,27 @@ class SlotRunner:
             with step(TASK_RUN, self.job.at_step):
                 yield
         except BaseException:
-            del self._tasks[task_id]  # its memory has changes of the failed attempt
+            self._discard_task(task_id)  # its memory has changes of the failed attempt
             raise
+
+    def _close_task(self, task_id: TaskId) -> None:
+        """Closes the processors and the state of a task."""
+        try:
+            self._tasks.pop(task_id).close()
+        except StreamsError as error:
+            _log.warning("task %s: %s", task_id, error)
+
+    def _discard_task(self, task_id: TaskId) -> None:
+        """Closes the processors of a task, and forgets it. Its state stays open, for the task that replaces it."""
+        task = self._tasks.pop(task_id, None)
+        for error in [] if task is None else task.close_processors():
+            _log.warning("task %s: %s", task_id, error)
 
     def open_task(self, task_id: TaskId, base: Version | None, orders: wire_format.Orders) -> Task:
         """Returns the task, with its state restored to the version `base`."""
-        job = self.job
+        job, task = self.job, self._tasks.get(task_id)
+        if task is not None and task.state.version != base:  # it ran in an attempt that was thrown away
+            self._discard_task(task_id)
         engines = self.copies.open(task_id)
         began = time.perf_counter()
         restored = restore(
@@ -315,7 +340,8 @@ class SlotRunner:
             self._stats.restored = restored.how, restored.entries, 1000 * (time.perf_counter() - began)
         task = self._tasks.get(task_id)
         watch = None if self.watch.report is None else self.watch
-        if task is None or restored.how != READY or task.state.version != base or (watch and not task.is_watched):
+        if task is None or restored.how != READY or (watch and not task.is_watched):
+            self._discard_task(task_id)
             nodes = job.nodes_of(task_id.subtopology)
             environment = self.make_environment(watch)
             self._tasks[task_id] = Task(task_id, job.graph, nodes, restored.engine, environment, clock=orders.clock)

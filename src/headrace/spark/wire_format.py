@@ -142,11 +142,15 @@ class SinkDone(NamedTuple):
 
 
 class Failed(NamedTuple):
-    """A task failed with an error that a retry does not cure. `error` is the pickled exception, b"" if it cannot be."""
+    """A task failed with an error that a retry does not cure. `error` is the pickled exception, b"" if it cannot be.
+
+    `summary` is the text without data of records; None: the text has none.
+    """
 
     text: str
     trace: str
     error: bytes
+    summary: str | None = None
 
 
 _encode = msgspec.msgpack.Encoder().encode

@@ -75,7 +75,7 @@ def _buckets(changes: Changes, stored: Callable[[bytes], bytes | None]) -> Itera
 FILES = ("data.mdb", "lock.mdb")  # the files that LMDB creates in the directory
 FIRST_MAP = 64 * 1024 * 1024  # bytes of address space, not of disk; doubled whenever it is full
 VERSION, UNDO, BOOT = b"version", b"undo", b"boot"  # keys in the database `notes`, beside `data`
-RECENT, LARGE = 200_000, 1_000  # entries cached between commits; an entry of more bytes than this is not cached
+RECENT, LARGE = 100_000, 1_000  # entries cached between commits; an entry of more bytes than this is not cached
 # An undo is written at every commit and hardly ever read: MessagePack takes a quarter of the time of a delta.
 pack = msgspec.msgpack.encode
 unpack = msgspec.msgpack.Decoder(list[tuple[bytes, bytes | None]]).decode
@@ -204,8 +204,10 @@ class LmdbEngine:
 
     def renew(self) -> None:
         """Reads the current version: another process may have written to the directory between two batches."""
-        self._recent.clear()
+        before = self._version
         self._restart_read()
+        if self._version != before:
+            self._recent.clear()
 
     def close(self) -> None:
         self._read.abort()

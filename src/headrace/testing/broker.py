@@ -21,13 +21,17 @@ import tempfile
 import time
 import uuid
 from collections.abc import Callable, Generator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Literal, NamedTuple
 
+from headrace.class_archive import ClassArchive
 from headrace.directories import cache_directory
 from headrace.errors import StreamsError
 from headrace.log.base import Closeable
+from headrace.log.open import open_log
+from headrace.log.protocol import Records
+from headrace.model.ids import TopicPartition
 
 VERSION = "4.3.1"
 BROKER, STREAMS = "kafka_2.13", "kafka-streams"
@@ -271,7 +275,7 @@ class KafkaBroker(Closeable):
         directory: Path | str | None = None,
         settings: dict[str, str] | None = None,
         *,
-        java_options: Sequence[str] = _JVM,
+        java_options: Sequence[str] | None = None,
         users: dict[str, str] | None = None,
         port: int = 0,
         version: str = VERSION,
@@ -283,7 +287,9 @@ class KafkaBroker(Closeable):
         self.directory = Path(tempfile.mkdtemp(prefix="headrace-broker-") if directory is None else directory)
         self.port = port or free_port()
         self._controller = free_port() if member is None else member.controllers[member.node]
-        self._command = [java, *java_options, "-cp", f"{kafka_jars(java, version=version)}/*"]
+        jars = kafka_jars(java, version=version)
+        options = [*_JVM, *broker_archive(java, jars).options()] if java_options is None else java_options
+        self._command = [java, *options, "-cp", f"{jars}/*"]
         self._process: subprocess.Popen[bytes] | None = None
         self.directory.mkdir(parents=True, exist_ok=True)
         self._door = SecureListener(self.directory, java, free_port(), users) if users else None
@@ -333,15 +339,20 @@ class KafkaBroker(Closeable):
         process.wait()
         self._process = None
 
+    def stop(self) -> None:
+        """Asks it to end, and waits until it has."""
+        process = self._running()
+        process.terminate()
+        process.wait()
+        self._process = None
+
     def restart(self, *, at_once: bool = False, clean: bool = False) -> None:
         """Starts it again on what is in its directory, after a crash if it still runs.
 
         With `clean` it is asked to end. With `at_once` it starts before its cluster has noticed that it was away.
         """
         if self._process is not None and clean:
-            self._process.terminate()
-            self._process.wait()
-            self._process = None
+            self.stop()
         if self._process is not None:
             self.kill()
         if not at_once and self._member is None:
@@ -459,6 +470,26 @@ class KafkaBroker(Closeable):
                 process.wait()
                 raise _failure(f"did not answer within {_START_TIMEOUT:g} seconds", said)
             time.sleep(0.05)
+
+
+def broker_archive(java: str, jars: Path) -> ClassArchive:
+    """Returns the archive of the classes that a broker loads, which need not exist."""
+    return ClassArchive(jars.name, f"{java} {jars}")
+
+
+def create_broker_archive() -> Path:
+    """Starts a broker, has it do what brokers do in tests, and has its JVM write the classes that it has loaded."""
+    java = find_java("a Kafka broker")
+    archive = broker_archive(java, kafka_jars(java))
+    with archive.create() as options, KafkaBroker(java_options=[*_JVM, *options]) as broker:
+        with closing(open_log(broker.address)) as log:
+            at = TopicPartition("classes", 0)
+            log.create_topic(at.topic)
+            log.append([(at, Records([b"key"], [b"value"], [0]))])
+            log.commit("classes", {at: 1})
+            list(log.read(at, 0))
+        broker.stop()
+    return archive.path
 
 
 class Member(NamedTuple):

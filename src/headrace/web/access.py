@@ -1,13 +1,18 @@
-"""Access: the checks that every request passes before a handler sees it, and the headers of every response."""
+"""Access: the checks that every request passes before a handler sees it, and the headers of every response.
+
+An error that no handler expects is logged without its message, which may quote a record of a store.
+"""
 
 from __future__ import annotations
 
 import hmac
 import ipaddress
+import logging
 import math
 import secrets
 import socket
 import time
+import traceback
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from hashlib import sha256
@@ -17,9 +22,12 @@ from starlette.datastructures import Headers
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from headrace.errors import add_summary, summarize
+from headrace.secrets import mask_secrets
 from headrace.web.connections import group_address
 from headrace.web.responses import error_response
 
+_log = logging.getLogger(__name__)
 LOOPBACK = {"localhost", "127.0.0.1", "::1"}
 COOKIE = "headrace_session"  # a server appends its port: cookies of a host belong to all of its ports
 PUBLIC = {"/", "/health", "/ready", "/session"}  # and /static/: the page without data, on which the user enters a token
@@ -155,7 +163,13 @@ class AccessPolicy:
                 message["headers"] = [*headers, *(header for header in _HEADERS if header[0] not in names)]
             await send(message)
 
-        await (rejection or self._app)(scope, receive, send_with_headers)
+        try:
+            await (rejection or self._app)(scope, receive, send_with_headers)
+        except Exception as error:  # noqa: BLE001 - the client has its answer; uvicorn would log the message, too
+            add_summary(error)
+            frames = "".join(traceback.format_tb(error.__traceback__))
+            _log.error("a request to the web server failed: %s\n%s", summarize(error), frames)
+            _log.debug("%s", mask_secrets(str(error)))
 
     def _reject(self, scope: Scope, headers: Headers) -> Response | None:
         if not self._is_known_host(headers.get("host", "")):

@@ -7,7 +7,8 @@
 A connection is busy while the server answers a complete request. All others wait for the client: they are idle, in the
 middle of a request, or in that of a TLS handshake. When a limit is reached, the table closes the connection that has
 waited longest, so that connections that do nothing never keep out one that does. If every connection is busy, a new
-one gets the status 503.
+one gets a place in the reserve, which has limits of its own: `/health` and `/ready` are answered there, and all else
+gets the status 503.
 """
 
 from __future__ import annotations
@@ -17,11 +18,16 @@ import ipaddress
 import ssl
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Protocol
 
+from starlette.responses import PlainTextResponse
+from starlette.types import ASGIApp, Receive, Scope, Send
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 HEAD = 64 * 1024  # bytes of the request line and the headers, which httptools does not limit
+HEALTH_PATHS = {"/health", "/ready"}
+TOO_MANY = "Too many connections are open."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,8 +53,8 @@ class Connection(Protocol):
 class ConnectionTable:
     """The open connections of a listener, by client, the oldest first."""
 
-    def __init__(self, limits: ConnectionLimits) -> None:
-        self.limits = limits
+    def __init__(self, limits: ConnectionLimits, reserve: ConnectionTable | None = None) -> None:
+        self.limits, self.reserve = limits, reserve
         self._by_client: dict[str, dict[Connection, None]] = {}  # a dict keeps the order of arrival
         self._clients: dict[Connection, str] = {}
 
@@ -64,6 +70,12 @@ class ConnectionTable:
         self._by_client.setdefault(client, {})[connection] = None
         self._clients[connection] = client
         return True
+
+    def find_place(self, connection: Connection, client: str) -> ConnectionTable | None:
+        """Add a connection here or else to the reserve. Return the table that has it; None if there is no place."""
+        if self.admit(connection, client):
+            return self
+        return None if self.reserve is None else self.reserve.find_place(connection, client)
 
     def release(self, connection: Connection) -> None:
         """Remove a connection that is closed, if it is in the table."""
@@ -110,6 +122,13 @@ def group_address(address: str) -> str:
     return str(ipaddress.ip_network((found, 64), strict=False))
 
 
+async def answer_health(app: ASGIApp, scope: Scope, receive: Receive, send: Send) -> None:
+    """The ASGI application of a connection in the reserve."""
+    if scope["path"] not in HEALTH_PATHS:
+        app = PlainTextResponse(TOO_MANY, 503, {"retry-after": "1"})
+    await app(scope, receive, send)
+
+
 class HttpProtocol(HttpToolsProtocol):
     """A connection parsed by httptools, which is four times as fast as h11, with limits of size and time."""
 
@@ -118,6 +137,7 @@ class HttpProtocol(HttpToolsProtocol):
         self._table = table
         self._head = 0  # bytes received of a request whose headers are incomplete
         self._is_receiving = False  # a request has begun to arrive
+        self._is_reserve = False  # it is there for one request, to /health or /ready
         self._arrival: asyncio.TimerHandle | None = None  # runs until the request has arrived
         self._departure: asyncio.TimerHandle | None = None  # runs while the client does not read
 
@@ -130,10 +150,14 @@ class HttpProtocol(HttpToolsProtocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # pyright: ignore[reportIncompatibleMethodOverride] - as in uvicorn
         super().connection_made(transport)
-        if self._table.admit(self, client_of(transport)):
-            self._start_arrival()
-        else:
-            self._refuse(b"503 Service Unavailable", b"retry-after: 1\r\n", b"Too many connections are open.")
+        found = self._table.find_place(self, client_of(transport))
+        if found is None:
+            self._refuse(b"503 Service Unavailable", b"retry-after: 1\r\n", TOO_MANY.encode())
+            return
+        if found is not self._table:
+            self._table, self._is_reserve = found, True
+            self.app = partial(answer_health, self.app)
+        self._start_arrival()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._table.release(self)
@@ -160,6 +184,8 @@ class HttpProtocol(HttpToolsProtocol):
     def on_headers_complete(self) -> None:
         self._head = 0
         super().on_headers_complete()
+        if self._is_reserve:
+            self.cycle.keep_alive = False
 
     def on_body(self, body: bytes) -> None:
         self._head = 0
@@ -214,6 +240,7 @@ class TlsHandshake(asyncio.Protocol):
 
     def __init__(self, table: ConnectionTable, context: ssl.SSLContext, **options: Any) -> None:
         self._table, self._context, self._options = table, context, options
+        self._place: ConnectionTable | None = None  # the table that has it
         self._transport: asyncio.Transport | None = None
         self._task: asyncio.Task[None] | None = None
         self._early, self._is_lost = bytearray(), False
@@ -226,7 +253,8 @@ class TlsHandshake(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
         self._transport = transport
-        if not self._table.admit(self, client_of(transport)):
+        self._place = self._table.find_place(self, client_of(transport))
+        if self._place is None:
             transport.abort()
             return
         transport.pause_reading()  # the first bytes belong to the handshake
@@ -237,16 +265,20 @@ class TlsHandshake(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._is_lost = True
-        self._table.release(self)
+        self._release()
+
+    def _release(self) -> None:
+        if self._place is not None:
+            self._place.release(self)
 
     async def _shake_hands(self, transport: asyncio.Transport) -> None:
-        loop, seconds = asyncio.get_running_loop(), self._table.limits.receive_seconds
+        loop, seconds = asyncio.get_running_loop(), (self._place or self._table).limits.receive_seconds
         encrypted: asyncio.Transport | None = None
         with suppress(OSError, TimeoutError):  # the client does not speak TLS, or has gone
             encrypted = await loop.start_tls(
                 transport, self, self._context, server_side=True, ssl_handshake_timeout=seconds, ssl_shutdown_timeout=1
             )
-        self._table.release(self)
+        self._release()
         if encrypted is None or self._is_lost:
             transport.abort()
             return

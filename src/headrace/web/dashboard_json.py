@@ -143,7 +143,7 @@ class ApplicationView:
             "tasks": {str(task): size for task, size in sorted(snapshot.sizes.items())},
             "restore_seconds": round(size / 50e6, 2),  # a restore reads and applies 50 MB of deltas a second
             "interval_ms": self.follower.history.interval(),
-            **encode_slots(report.slots, report.moves),
+            **encode_slots(report.slots, report.moves, report.queued_slots),
             "sources": [source._asdict() for source in report.sources],
             "sinks": [sink._asdict() for sink in report.sinks],
         }

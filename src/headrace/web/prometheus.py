@@ -107,6 +107,7 @@ def _slot_metrics(report: ApplicationReport) -> Iterable[Metric]:
             lag.add_metric([str(slot.slot), task], behind)
     yield from (tasks, standbys, lag)
     yield CounterMetricFamily("headrace_task_moves", "Tasks that were given to another slot", report.moves)
+    yield GaugeMetricFamily("headrace_queued_slots", "Slots that wait for a core of Spark", report.queued_slots)
 
 
 def _source_metrics(report: ApplicationReport) -> Iterable[Metric]:

@@ -1,7 +1,7 @@
 """The web server: uvicorn in a thread, which listens on this machine only unless it is told otherwise.
 
-`/health` and `/ready` may have a listener of their own, with its own thread and limits: whatever the clients of the
-stores do, an orchestrator gets an answer.
+`/health` and `/ready` have a reserve of connections, which no other request can use, and may have a listener of their
+own, with its own thread: whatever the clients of the stores do, an orchestrator gets an answer.
 """
 
 from __future__ import annotations
@@ -33,6 +33,7 @@ from headrace.web.openapi import openapi_route
 from headrace.web.recorder import Recorder
 from headrace.web.responses import error_response, handle_error
 
+# Of the reserve of every listener with /health, and of a listener of its own.
 HEALTH_LIMITS = ConnectionLimits(connections=64, per_client=16, receive_seconds=2.0, send_seconds=5.0)
 
 
@@ -115,7 +116,7 @@ class Server:
         self._view, self._follow, self._stop = view, follow, threading.Event()
         context = load_certificate(certificate, private_key)
         self._recorder = Recorder(view, milliseconds(interval, "the interval of events") / 1000, self._stop)
-        main = Listener("headrace web", host, port, context, limits or ConnectionLimits())
+        main = Listener("headrace web", host, port, context, limits or ConnectionLimits(), reserve=HEALTH_LIMITS)
         self._listeners, self.port, self.url = [main], main.port, main.url
         main.serve(
             web_application(
@@ -164,16 +165,27 @@ class Server:
 
 
 class Listener:
-    """A socket, and the thread that serves an ASGI application on it."""
+    """A socket, and the thread that serves an ASGI application on it.
+
+    `reserve` has the limits of the connections that are for /health and /ready only.
+    """
 
     def __init__(
-        self, name: str, host: str, port: int, context: ssl.SSLContext | None, limits: ConnectionLimits
+        self,
+        name: str,
+        host: str,
+        port: int,
+        context: ssl.SSLContext | None,
+        limits: ConnectionLimits,
+        *,
+        reserve: ConnectionLimits | None = None,
     ) -> None:
         self.socket = _listen(host, port)
         self.port: int = self.socket.getsockname()[1]
         scheme = "http" if context is None else "https"
         self.url = f"{scheme}://{f'[{host}]' if ':' in host else host}:{self.port}"
-        self.table, self._context = ConnectionTable(limits), context
+        self.table = ConnectionTable(limits, None if reserve is None else ConnectionTable(reserve))
+        self._context = context
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
 
     def serve(self, app: ASGIApp, options: dict[str, Any]) -> None:

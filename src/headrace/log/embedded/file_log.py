@@ -199,7 +199,7 @@ class FileLog(BaseLog[LogDirectory]):
     def offsets_for_times(self, times: Mapping[TopicPartition, int]) -> dict[TopicPartition, int | None]:
         return {at: self._resources.reader.offset_for_time(at, time) for at, time in times.items()}
 
-    def confirm_topic_ids(self, ids: Mapping[str, str]) -> Callable[[], None]:
+    def confirm_topics(self, ids: Mapping[str, str]) -> Callable[[], dict[str, int]]:
         return lambda: check_topic_ids(ids, self.topic)
 
     def read(

@@ -11,7 +11,8 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from concurrent.futures import Future
+from concurrent.futures import Future, wait
+from functools import partial
 from typing import Any
 
 from headrace.errors import ProducerFencedError
@@ -24,6 +25,7 @@ from headrace.log.kafka.requests import (
     ask,
     ask_all,
     code_of,
+    translate_error,
     translate_errors,
 )
 from headrace.log.kafka.topics import Topics
@@ -50,6 +52,7 @@ _MAX_CLIENTS = 8  # consumers that are kept to read and commit offsets
 _POLL = 0.02  # seconds between two looks at the clock
 _FIRST_ANSWER = 5.0  # seconds that a new member waits for the group
 _SHORTEST_SESSION = 6000  # ms: brokers accept no less by default
+_COMMITTING = "committing offsets"
 
 
 class ConsumerGroups:
@@ -59,6 +62,7 @@ class ConsumerGroups:
         self._admin, self._topics, self._timeout = admin, topics, admin.settings.timeout
         self._lock = threading.Lock()
         self._clients: dict[str, Any] = {}  # consumers by group
+        self._commits: dict[str, Future[list[Any]]] = {}  # the last commit of each group
 
     def all(self) -> dict[str, Group]:
         client, doing = self._admin.client, "listing the groups"
@@ -121,14 +125,18 @@ class ConsumerGroups:
             if group not in self._clients:
                 self._clients[group] = create_reader(self._admin.settings, group)
                 while len(self._clients) > _MAX_CLIENTS:
-                    self._clients.pop(next(iter(self._clients))).close()
+                    self._close_client(next(iter(self._clients)))
             return self._clients[group]
+
+    def _close_client(self, group: str) -> None:
+        client, commit = self._clients.pop(group), self._commits.pop(group, None)
+        if commit is None or commit.done():
+            client.close()  # else it would wait for the commit
 
     def close(self) -> None:
         with self._lock:
-            for client in self._clients.values():
-                client.close()
-            self._clients.clear()
+            for group in list(self._clients):
+                self._close_client(group)
 
     def commit(self, group: str, offsets: Mapping[TopicPartition, int]) -> None:
         """Commits offsets of a group that has no members."""
@@ -139,13 +147,28 @@ class ConsumerGroups:
         if not offsets:
             return
         places = _to_kafka(offsets)
-        with translate_errors(f"setting the offsets of the group {group!r}"):
+        with translate_errors(_setting_offsets(group)):
             try:
-                self._retry(group, lambda client: client.commit(offsets=places, asynchronous=False))
+                self._retry(group, lambda client: self._commit(group, client, places))
             except kafka.KafkaException as error:
                 if code_of(error) not in _IN_USE:
                     raise
                 raise offsets_in_use(group, self._members_of(group)) from error
+
+    def _commit(self, group: str, client: Any, places: list[Any]) -> list[Any]:
+        """Commits offsets, and raises an error after the timeout.
+
+        The client itself waits for a cluster that is away, without limit. So a thread waits for the client, and the
+        next commit of the group waits for that thread: an earlier commit must not overtake it.
+        """
+        before = self._commits.get(group)
+        if before is not None:
+            _await(before, self._timeout, _setting_offsets(group))
+        done = self._commits[group] = Future[list[Any]]()
+        commit = partial(client.commit, offsets=places, asynchronous=False)
+        threading.Thread(target=_resolve, args=(done, commit), name=f"headrace commit {group}", daemon=True).start()
+        _await(done, self._timeout, _setting_offsets(group))
+        return done.result()
 
     def delete(self, group: str) -> None:
         with translate_errors(f"deleting the group {group!r}"):
@@ -160,6 +183,25 @@ class ConsumerGroups:
 
     def _members_of(self, group: str) -> dict[str, frozenset[TopicPartition]]:
         return _members(self._describe([group])[group])
+
+
+def _resolve(done: Future[Any], call: Callable[[], Any]) -> None:
+    """Sets the result of a call, or its error."""
+    try:
+        done.set_result(call())
+    except BaseException as error:  # noqa: BLE001 - the caller raises it
+        done.set_exception(error)
+
+
+def _await(done: Future[Any], timeout: float, doing: str) -> None:
+    """Waits until a call has ended, in one way or the other."""
+    wait([done], timeout)
+    if not done.done():
+        raise translate_error(kafka.KafkaError(_code._TIMED_OUT), doing)  # noqa: SLF001 - a public name
+
+
+def _setting_offsets(group: str) -> str:
+    return f"setting the offsets of the group {group!r}"
 
 
 def _members(description: Any) -> dict[str, frozenset[TopicPartition]]:
@@ -186,6 +228,7 @@ class GroupMember:
         self._revoked: set[TopicPartition] = set()  # assigned, and wanted back by the group
         self._held: set[TopicPartition] = set()  # assigned, and not given up
         self._actions: list[tuple[Callable[[], object], Future[object]]] = []
+        self._timeout = settings.timeout
         self._generation, self._expires, self._is_over = 0, clock.now() + lease, False
         fixed = {
             "group.id": group,
@@ -230,7 +273,7 @@ class GroupMember:
         if lost:
             raise partitions_lost(self._group, self._name, lost)
         places = _to_kafka(offsets)
-        with translate_errors("committing offsets"):
+        with translate_errors(_COMMITTING):
             try:
                 self._run_in_thread(lambda: self._client.commit(offsets=places, asynchronous=False))
             except kafka.KafkaException as error:
@@ -246,34 +289,39 @@ class GroupMember:
         with self._changed:
             self._actions.append((action, done))
             self._changed.notify_all()
+        try:
+            _await(done, self._timeout, _COMMITTING)
+        finally:
+            done.cancel()  # if it has not begun
         done.result()
 
     def leave(self) -> None:
+        """Leaves the group; after a commit that waits for a cluster that is away, only when the cluster is back."""
         with self._changed:
             self._is_over = True
             self._changed.notify_all()
-        self._thread.join()
+        self._thread.join(self._timeout)
 
     # ------------------------------------------------------------------------------------------------ the thread's
     def _run(self) -> None:
         while not self.is_over:
             self._client.poll(_POLL)
-            with self._changed:
-                self._run_actions()
+            self._run_actions()
         self._is_over = True
         self._client.close()
-        with self._changed:
-            self._run_actions()
+        self._run_actions()
 
     def _run_actions(self) -> None:
-        while self._actions:
-            action, done = self._actions.pop(0)
-            try:
-                if self._is_over:
-                    raise no_longer_member(self._group, self._name)  # noqa: TRY301
-                done.set_result(action())
-            except BaseException as error:  # noqa: BLE001 - the caller raises it
-                done.set_exception(error)
+        while True:
+            with self._changed:
+                if not self._actions:
+                    return
+                action, done = self._actions.pop(0)
+            if done.set_running_or_notify_cancel():
+                _resolve(done, self._refuse if self._is_over else action)
+
+    def _refuse(self) -> None:
+        raise no_longer_member(self._group, self._name)
 
     def _on_assign(self, client: Any, partitions: list[Any]) -> None:
         client.incremental_assign(partitions)
@@ -289,10 +337,17 @@ class GroupMember:
         with self._changed:
             self._revoked |= revoked
             self._generation += 1
-            while self._held & revoked and not self.is_over:
-                self._changed.wait(_POLL)
-                self._run_actions()
+        while self._holds(revoked):
+            self._run_actions()
         self._on_lost(client, partitions)
+
+    def _holds(self, revoked: AbstractSet[TopicPartition]) -> bool:
+        """Returns whether the member still has some of the partitions. If it has, it gets a moment to give them up."""
+        with self._changed:
+            is_held = bool(self._held & revoked) and not self.is_over
+            if is_held:
+                self._changed.wait(_POLL)
+            return is_held
 
     def _on_lost(self, client: Any, partitions: list[Any]) -> None:
         lost = _from_kafka(partitions)

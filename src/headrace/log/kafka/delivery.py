@@ -21,6 +21,7 @@ from collections.abc import Callable, Mapping, Sequence
 from headrace.errors import LogBusyError, ProducerFencedError, StreamsError
 from headrace.log.kafka.clients import ClientSettings
 from headrace.log.kafka.markers import (
+    ABORTED,
     FOREIGN_TRANSACTION,
     DeliveryMarker,
     MarkerTopics,
@@ -31,6 +32,7 @@ from headrace.log.kafka.markers import (
     share_barrier,
     share_markers,
 )
+from headrace.log.kafka.outcomes import Outcome
 from headrace.log.kafka.producer import BATCH_SIZE, Batch, RecordChecker
 from headrace.log.kafka.topics import Topics
 from headrace.log.kafka.transaction import OutcomeUnknownError, Result, TransactionalProducer, retry_until_known
@@ -201,7 +203,7 @@ class BatchDelivery:
         if owned is None:
             self._markers.create(application)
             producers = self._create_producers(application, batch_size)
-            owned = self._owned[application] = _Ownership(producers, self._take_over(application, producers[0]))
+            owned = self._owned[application] = _Ownership(producers, self._take_over(application, producers))
         return owned
 
     def _create_producers(self, application: str, batch_size: int) -> list[TransactionalProducer]:
@@ -212,10 +214,14 @@ class BatchDelivery:
 
         return self._settings.threads.map(create, (f"{application}-delivery", f"{application}-delivery-next"), 2)
 
-    def _take_over(self, application: str, producer: TransactionalProducer) -> DeliveryMarker:
+    def _take_over(self, application: str, producers: Sequence[TransactionalProducer]) -> DeliveryMarker:
         """Fences the shares of earlier owners, and returns the marker, which only this process can change now."""
+        producer = producers[0]
         if not self._markers.is_clear(application, FOREIGN_TRANSACTION):
-            self._fence_shares(application, self._markers.read(application).shares)
+            shares = self._markers.read(application).shares
+            self._fence_shares(application, shares)
+            if not self._markers.is_clear(application, min(HANGING, self._settings.timeout)):
+                self._end_earlier(application, producers, shares)
             if not self._markers.is_clear(application):
                 raise hanging_transaction(marker_partition(application))
         barrier, fenced = owner_barrier(application, producer.name), 0
@@ -231,6 +237,37 @@ class BatchDelivery:
                 return marker
             elif fenced or not self._markers.pass_barrier(application, producer, barrier):
                 raise hanging_transaction(marker_partition(application))
+
+    def _end_earlier(self, application: str, producers: Sequence[TransactionalProducer], shares: int) -> None:
+        """Ends the last transactions of the producers again, as the cluster has ended them.
+
+        A broker that has restarted may have lost the end of one of them in the topic of the markers. The next
+        transaction of the same producer ends it there, so that one must have the same outcome. A producer whose last
+        outcome cannot be found out is left alone.
+        """
+        ids = [f"{application}-delivery", f"{application}-delivery-next"]
+        ids += [_share_id(application, share) for share in range(shares)]
+        found = [(name, self._markers.find_outcome(application, name)) for name in ids]
+        _LOGGER.warning("A delivery of %s has no end in the cluster: it is ended again, as was decided", application)
+        barrier = owner_barrier(application, producers[0].name)
+        for (_, outcome), producer in zip(found, producers, strict=False):
+            if outcome is not None:
+                self._repeat(producer, outcome, barrier)
+        for share, (name, outcome) in enumerate(found[len(producers) :]):
+            if outcome is not None:
+                producer = TransactionalProducer(self._settings, self._topics, name, BATCH_SIZE)
+                self._repeat(producer, outcome, share_barrier(application, share))
+                producer.close()
+
+    def _repeat(self, producer: TransactionalProducer, outcome: Outcome, barrier: Batch) -> None:
+        if outcome.is_committed:
+            producer.commit([], barrier)
+            return
+        # An abort may be lost in the topics of outputs, too: there the next commit would deliver the aborted records.
+        markers = {at for at, _ in barrier}
+        known = self._topics.find(sorted({at.topic for at in outcome.partitions}))
+        others = [at for at in outcome.partitions if at not in markers and known[at.topic] is not None]
+        producer.abort([*barrier, *((at, ABORTED) for at in others)])
 
     def _fence_shares(self, application: str, shares: int) -> None:
         """Fences the producers of shares. A share that begins later finds the barrier of the new owner."""

@@ -115,7 +115,7 @@ class KafkaLog(BaseLog[Connections]):
     def offsets_for_times(self, times: Mapping[TopicPartition, int]) -> dict[TopicPartition, int | None]:
         return self._resources.reader.offsets_for_times(times)
 
-    def confirm_topic_ids(self, ids: Mapping[str, str]) -> Callable[[], None]:
+    def confirm_topics(self, ids: Mapping[str, str]) -> Callable[[], dict[str, int]]:
         return self._resources.topics.begin_check_ids(ids)
 
     def read(

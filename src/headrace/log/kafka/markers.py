@@ -15,7 +15,8 @@ A barrier is a record that a new producer writes and waits to see. Everything th
 
 A probe is visible as soon as no transaction is open before it. When a broker crashes, the cluster may lose the end of
 a transaction in this topic. The next transaction of the same producer would end the open one with its own outcome,
-commit or abort, whatever was decided before. So a new producer waits for a probe before it writes its barrier.
+commit or abort, whatever was decided before. So a new producer waits for a probe before it writes its barrier. If
+the probe stays hidden, the records of the coordinator tell how the transaction was ended (`outcomes.py`).
 """
 
 from __future__ import annotations
@@ -26,8 +27,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import NamedTuple
 
-from headrace.errors import TopicExistsError
+from headrace.errors import LogCorruptedError, TopicExistsError
 from headrace.log.kafka.clients import ClientSettings
+from headrace.log.kafka.outcomes import Outcome, find_outcome
 from headrace.log.kafka.producer import Batch
 from headrace.log.kafka.reader import PartitionReader
 from headrace.log.kafka.topics import Topics
@@ -41,6 +43,7 @@ _OWNER, _SHARES = "line", "shares"  # headers
 _FIRST_STEP = 64  # offsets to look back at first; a delivery takes two
 _PAUSE = 0.004  # seconds
 FOREIGN_TRANSACTION = 1.0  # seconds after which another application's transaction must be what hides our records
+ABORTED = Records([b"aborted"], [b""], [1])  # a record that no reader of committed records sees
 _LOGGER = logging.getLogger("headrace.log.kafka")
 
 
@@ -91,25 +94,34 @@ class DeliveryMarker(NamedTuple):
         return self.delivered.get(_name(at)) == number
 
 
-def parse_markers(rows: Iterable[LogRow]) -> DeliveryMarker | None:
-    """Parses records of the topic; None if no marker of a batch is among them.
+def parse_markers(rows: Iterable[LogRow], at: TopicPartition) -> DeliveryMarker | None:
+    """Parses records of the topic `at`; None if no marker of a batch is among them.
 
     >>> from headrace.log.protocol import Chunk
     >>> markers = [*batch_marker("a", 7, "one", 2), *share_markers("a", 8, [TopicPartition("t", 0)])]
     >>> batch = [*markers, *owner_barrier("a", "two")]
-    >>> parse_markers(row for offset, (_, records) in enumerate(batch) for row in Chunk([offset], records).rows())
+    >>> rows = [row for offset, (_, records) in enumerate(batch) for row in Chunk([offset], records).rows()]
+    >>> parse_markers(rows, marker_partition("a"))
     DeliveryMarker(last=7, shares=2, owner='two', delivered={b't-0': 8})
     """
     found: DeliveryMarker | None = None
     owner, delivered = "", dict[bytes, int]()
-    for _, key, value, _, pairs in rows:
+    for offset, key, value, _, pairs in rows:
         headers = dict(pairs)
-        owner = (headers.get(_OWNER) or owner.encode()).decode()
-        if key == _DELIVERED:
-            delivered = {}
-            found = DeliveryMarker(-1 if value is None else int(value), int(headers.get(_SHARES) or 0))
-        elif key is not None and value is not None and key.startswith(_DELIVERED):
-            delivered[key.partition(b" ")[2]] = int(value)
+        try:
+            owner = (headers.get(_OWNER) or owner.encode()).decode()
+            if key == _DELIVERED:
+                delivered = {}
+                found = DeliveryMarker(-1 if value is None else int(value), int(headers.get(_SHARES) or 0))
+            elif key is not None and value is not None and key.startswith(_DELIVERED):
+                delivered[key.partition(b" ")[2]] = int(value)
+        except ValueError as error:
+            raise LogCorruptedError(
+                f"{at} has a record at offset {offset} that is no marker of a delivery: only the application may write "
+                "to this topic",
+                at=at,
+                offsets=range(offset, offset + 1),
+            ) from error
     return None if found is None else found._replace(owner=owner, delivered=delivered)
 
 
@@ -148,10 +160,14 @@ class MarkerTopics:
         while start > earliest:
             start, step = max(earliest, start - step), 8 * step
             chunks = self._reader.read(at, start, end)
-            found = parse_markers(row for chunk in chunks for row in chunk.rows())
+            found = parse_markers((row for chunk in chunks for row in chunk.rows()), at)
             if found is not None:
                 return found
         return DeliveryMarker()
+
+    def find_outcome(self, application: str, transactional_id: str) -> Outcome | None:
+        """Returns how the last transaction of a producer in the topic has ended; None if that cannot be found out."""
+        return find_outcome(self._topics, self._reader, transactional_id, marker_partition(application))
 
     def is_clear(self, application: str, timeout: float | None = None) -> bool:
         """Returns True as soon as no transaction is open in the topic, and False after the timeout."""

@@ -15,7 +15,7 @@ from headrace.errors import LogUnavailableError, ProducerFencedError, StateCorru
 from headrace.log.chunk_format import record_length, unpack
 from headrace.log.kafka.clients import ClientSettings, create_client, kafka
 from headrace.log.kafka.reader import NO_TIME, PartitionReader
-from headrace.log.kafka.requests import NOT_IN_METADATA, code_of, translate_error, translate_errors
+from headrace.log.kafka.requests import CHECK_BROKERS, NOT_IN_METADATA, code_of, translate_error, translate_errors
 from headrace.log.kafka.topics import Topics
 from headrace.log.protocol import Item, ProducerSequence, Records, Topic
 from headrace.log.validation import (
@@ -206,7 +206,7 @@ class Appender:
             if time.monotonic() > end:
                 raise LogUnavailableError(
                     f"an append got no answer within {self._settings.timeout:g} seconds: some of its records "
-                    "may be stored. Are the brokers running, and reachable?"
+                    f"may be stored. {CHECK_BROKERS}"
                 )
         for (at, _), result in zip(batch, results, strict=True):
             if result.error is not None:

@@ -18,6 +18,7 @@ from typing import Any
 from headrace.errors import LogBusyError, LogUnavailableError, OffsetOutOfRangeError, UnknownTopicError
 from headrace.log.kafka.clients import AdminConnection, ClientSettings, create_reader, kafka, kafka_admin
 from headrace.log.kafka.requests import (
+    CHECK_BROKERS,
     MOVING,
     NO_ANSWER,
     Deadline,
@@ -314,9 +315,7 @@ class PartitionReader:
                 check()  # nothing arrived: the range may not exist
                 check = None
             if deadline.left < 0:
-                raise LogUnavailableError(
-                    f"reading {at} got no answer for {self._timeout:g} s. Are the brokers running, and reachable?"
-                )
+                raise LogUnavailableError(f"reading {at} got no answer for {self._timeout:g} s. {CHECK_BROKERS}")
             deadline.warn_if_due()
 
 

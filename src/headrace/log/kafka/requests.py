@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Collection, Generator, Mapping
 from concurrent.futures import Future, wait
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, TypeVar
 
 from headrace.errors import (
@@ -32,6 +32,7 @@ _code = kafka.KafkaError
 FENCED = {_code._FENCED, _code.INVALID_PRODUCER_EPOCH, _code.PRODUCER_FENCED}  # noqa: SLF001 - public names
 NO_ANSWER = {
     _code._TRANSPORT, _code._ALL_BROKERS_DOWN, _code._TIMED_OUT, _code._RESOLVE,  # noqa: SLF001
+    _code._DESTROY_BROKER,  # noqa: SLF001 - the client has given the connection up
     _code.BROKER_NOT_AVAILABLE, _code.NETWORK_EXCEPTION,
 }  # fmt: skip
 NOT_IN_METADATA = {_code._UNKNOWN_PARTITION, _code._UNKNOWN_TOPIC}  # noqa: SLF001 - of this client; the cluster may know
@@ -73,6 +74,8 @@ _REFUSALS = {
 }
 REFUSED = set(_REFUSALS)  # these do not go away with time
 _RETRIED = frozenset({*NO_ANSWER, *MOVING})
+# A broker that wants TLS or a login ends the connection of a client without it, as one that is away does.
+CHECK_BROKERS = "Are the brokers running, and reachable, and is security.protocol what they expect?"
 _FIRST_SLICE, _LONGEST_SLICE = 1.0, 5.0  # seconds
 _FIRST_WARNING, _BETWEEN_WARNINGS = 2.5, 5.0  # seconds
 _PAUSE = 0.1  # seconds between two attempts
@@ -92,7 +95,7 @@ def translate_error(error: Any, doing: str) -> StreamsError:
     if code in _REFUSALS:
         return LogUnavailableError(f"{doing} was refused: {_REFUSALS[code]} ({error.str()})")
     if code in NO_ANSWER:
-        return LogUnavailableError(f"{doing} got no answer: {error.str()}. Are the brokers running, and reachable?")
+        return LogUnavailableError(f"{doing} got no answer: {error.str()}. {CHECK_BROKERS}")
     return _KINDS.get(code, LogUnavailableError)(f"{doing} failed: {error.str()} ({error.name()})")
 
 
@@ -167,24 +170,38 @@ def begin_asking(
     question: Callable[[float], Mapping[Name, Future[Any]]],
     retried: Collection[int] = _RETRIED,
 ) -> Callable[[], dict[Name, Future[Any]]]:
-    """Sends the request of `ask_all`. The returned function waits for the answers."""
+    """Sends the request of `ask_all`. The returned function waits for the answers.
+
+    A request may wait for a broker that has died, though others have taken over from it, so it is sent again.
+    """
     timeout = admin.settings.timeout + _MARGIN
     first = dict(question(timeout))
 
     def answers() -> dict[Name, Future[Any]]:
-        deadline, asked = Deadline(doing, admin.settings), first
+        deadline, attempts = Deadline(doing, admin.settings), [first]
         while True:
-            while wait(asked.values(), deadline.next_slice()).not_done:
+            wait(attempts[-1].values(), deadline.next_slice())
+            answered = next((asked for asked in attempts if all(future.done() for future in asked.values())), None)
+            if answered is None:
                 _raise_refusal(admin, doing)
                 if deadline.left <= 0:
                     raise translate_error(kafka.KafkaError(_code._TIMED_OUT), doing)  # noqa: SLF001 - a public name
                 deadline.warn_if_due()
-            if deadline.left <= 0 or not any(_is_retried(future, retried) for future in asked.values()):
-                return asked
-            time.sleep(_PAUSE)
-            asked = dict(question(timeout))
+                _refresh_brokers(admin)
+            elif deadline.left <= 0 or not any(_is_retried(future, retried) for future in answered.values()):
+                return answered
+            else:
+                attempts.clear()
+                time.sleep(_PAUSE)
+            attempts.append(dict(question(timeout)))
 
     return answers
+
+
+def _refresh_brokers(admin: AdminConnection) -> None:
+    """Makes the admin client ask which brokers are there: a request waits for a broker that has died, for minutes."""
+    with suppress(kafka.KafkaException):
+        admin.client.list_topics(timeout=_FIRST_SLICE)
 
 
 def _is_retried(future: Future[Any], retried: Collection[int]) -> bool:

@@ -8,7 +8,7 @@ from concurrent.futures import Future
 from contextlib import contextmanager
 from typing import Any
 
-from headrace.errors import ConfigError, LogBusyError
+from headrace.errors import ConfigError, LogBusyError, UnknownTopicError
 from headrace.log.kafka.clients import AdminConnection, kafka, kafka_admin
 from headrace.log.kafka.requests import ask, ask_all, begin_asking, code_of, translate_errors
 from headrace.log.protocol import Topic
@@ -24,6 +24,7 @@ from headrace.log.topic_config import (
 from headrace.log.validation import check_topic_ids, unknown_topic
 
 _PAUSE = 0.005  # seconds: brokers learn what the controller has decided some milliseconds later
+_PROPAGATION = 5.0  # seconds within which every broker learns of a new topic
 _TOPIC = kafka_admin.ConfigResource.Type.TOPIC
 _UNKNOWN = {kafka.KafkaError.UNKNOWN_TOPIC_OR_PART, kafka.KafkaError.TOPIC_EXCEPTION}
 
@@ -58,6 +59,7 @@ class Topics:
 
     def __init__(self, admin: AdminConnection) -> None:
         self._admin, self._timeout = admin, admin.settings.timeout
+        self._created: dict[str, float] = {}  # topics that this client has created, and when
 
     # ---------------------------------------------------------------------------------------------------- describe
     def names(self) -> list[str]:
@@ -70,7 +72,7 @@ class Topics:
         return {name: topic for name, topic in self.find(self.names()).items() if topic is not None}
 
     def get(self, *names: str) -> dict[str, Topic]:
-        """Returns topics by name; raises if one does not exist."""
+        """Returns topics by name; raises if one does not exist. Waits for brokers that do not know a new topic yet."""
         return self._require(self.find(names))
 
     def find(self, names: Sequence[str]) -> dict[str, Topic | None]:
@@ -82,8 +84,8 @@ class Topics:
         answer = self._begin_find(names)
         return lambda: self._require(answer())
 
-    def begin_check_ids(self, ids: Mapping[str, str]) -> Callable[[], None]:
-        """Requests topics. The returned function waits, and raises if one of them has another id."""
+    def begin_check_ids(self, ids: Mapping[str, str]) -> Callable[[], dict[str, int]]:
+        """Requests topics. The returned function waits, raises if an id differs, and returns the partition counts."""
         answer = self.begin_get(list(ids))
         return lambda: check_topic_ids(ids, answer().__getitem__)
 
@@ -113,20 +115,36 @@ class Topics:
         return Topic(name, str(found.topic_id), len(found.partitions), LazyConfig(lambda: self._read_config(name)))
 
     def _require(self, found: Mapping[str, Topic | None]) -> dict[str, Topic]:
-        topics = {name: topic for name, topic in found.items() if topic is not None}
-        for name in found.keys() - topics.keys():
-            raise unknown_topic(name, self.names())
-        return topics
+        topics, end = dict(found), time.monotonic() + _PROPAGATION
+        while missing := sorted(name for name, topic in topics.items() if topic is None):
+            names = self.names()  # maybe of another broker
+            absent = [name for name in missing if name not in names and not self._is_new(name)]
+            if absent or time.monotonic() > end:
+                raise unknown_topic((absent or missing)[0], names)
+            time.sleep(_PAUSE)
+            topics |= self.find(missing)
+        return {name: topic for name, topic in topics.items() if topic is not None}
+
+    def _is_new(self, name: str) -> bool:
+        """True for a topic that this client has just created: brokers that do not know it will."""
+        return time.monotonic() < self._created.get(name, -_PROPAGATION) + _PROPAGATION
 
     def _read_config(self, name: str) -> dict[str, str]:
         doing, resource = f"reading the settings of the topic {name!r}", kafka_admin.ConfigResource(_TOPIC, name)
-        client = self._admin.client
-        answers = ask_all(
-            self._admin, doing, lambda timeout: client.describe_configs([resource], request_timeout=timeout)
-        )
-        with translate_errors(doing):
-            entries = answers[resource].result()
-        return {setting: entries[setting].value or "" for setting in sorted(entries)}
+        client, end = self._admin.client, time.monotonic() + _PROPAGATION
+        while True:
+            answers = ask_all(
+                self._admin, doing, lambda timeout: client.describe_configs([resource], request_timeout=timeout)
+            )
+            try:
+                with translate_errors(doing):
+                    entries = answers[resource].result()
+            except UnknownTopicError:  # another broker has described the topic
+                if time.monotonic() > end:
+                    raise
+                time.sleep(_PAUSE)
+            else:
+                return {setting: entries[setting].value or "" for setting in sorted(entries)}
 
     def find_unwritable(self, names: Sequence[str]) -> list[str]:
         """Returns the topics for which an ACL for writing is missing."""
@@ -154,10 +172,12 @@ class Topics:
         new = kafka_admin.NewTopic(name, partitions, replicas, config=_check_config(config))
         with _explain_config(config), translate_errors(f"creating the topic {name!r}"):
             self._admin.client.create_topics([new], request_timeout=self._timeout)[name].result()
+        self._created[name] = time.monotonic()
         return self._wait_for(name, lambda topic: topic.partitions == partitions)
 
     def delete(self, name: str) -> None:
         before = self.get(name)[name]
+        self._created.pop(name, None)
         with translate_errors(f"deleting the topic {name!r}"):
             self._admin.client.delete_topics([name], request_timeout=self._timeout)[name].result()
         self._wait_until(lambda: (found := self.find([name])[name]) is None or found.id != before.id)
@@ -186,9 +206,16 @@ class Topics:
         return self._wait_for(name, lambda topic: all(topic.config[setting] == text for setting, text in texts.items()))
 
     def _wait_for(self, name: str, is_changed: Callable[[Topic], bool]) -> Topic:
-        """Waits until brokers know a change, and returns the topic."""
-        self._wait_until(lambda: (found := self.find([name])[name]) is not None and is_changed(found))
-        return self.get(name)[name]
+        """Waits until a broker knows a change, and returns the topic. Other brokers may learn of it a little later."""
+        changed: list[Topic] = []
+
+        def look() -> bool:
+            found = self.find([name])[name]
+            changed.extend([found] if found is not None and is_changed(found) else [])
+            return bool(changed)
+
+        self._wait_until(look)
+        return changed[0]
 
     def _wait_until(self, is_changed: Callable[[], bool]) -> None:
         end = time.monotonic() + self._timeout

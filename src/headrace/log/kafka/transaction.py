@@ -100,6 +100,30 @@ class TransactionalProducer:
             raise self._fenced_or_unknown(error.__cause__ or error) from error
         return ends
 
+    def abort(self, batch: Batch) -> None:
+        """Stores records in a transaction, and aborts it: no reader of committed records sees them.
+
+        If an earlier transaction of the producer is still open in their partitions, it is aborted there, too.
+        """
+        producer, failures = self._producer, list[Any]()
+
+        def on_delivery(error: Any, _message: Any) -> None:
+            if error is not None:
+                failures.append(error)
+
+        deadline = Deadline(self._doing, self._settings)
+        try:
+            producer.begin_transaction()
+            send(producer, batch, [on_delivery] * len(batch), of_all=False)
+            while producer.flush(deadline.next_slice()):  # what has not arrived when it is aborted ends nothing
+                if deadline.left <= 0:
+                    raise OutcomeUnknownError(f"{self._doing} got no answer")
+            self._abort()
+        except kafka.KafkaException as error:
+            raise self._fenced_or_unknown(error) from error
+        for error in failures:
+            raise OutcomeUnknownError(str(translate_error(error, self._doing)))
+
     def _send(
         self, batch: Batch, markers: Batch, on_delivery: Callable[[Any, Any], None], *, markers_last: bool
     ) -> None:

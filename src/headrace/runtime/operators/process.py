@@ -44,5 +44,5 @@ def start(user: Any, context: Context) -> None:
     except StreamsError:
         raise
     except Exception as error:
-        kind = type(error).__name__
-        raise StreamsError(f"{context.node}: init of {type(user).__name__} failed: {kind}: {error}") from error
+        what = f"{context.node}: init of {type(user).__name__} failed: {type(error).__name__}"
+        raise StreamsError(f"{what}: {error}", summary=what) from error  # it may have read a store

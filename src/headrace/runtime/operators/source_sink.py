@@ -118,13 +118,13 @@ def read_and_extract(
             raise
         except Exception as error:
             where = f"{name}: the timestamp extractor failed on {row[0]}/{row[1]} at offset {row[2]}"
-            failed = StreamsError(
-                f"{where}: {type(error).__name__}: {error}. If it returns a negative number, the record is dropped"
-            )
-            failed.summary = f"{where}: {type(error).__name__}"
-            raise failed from error
+            what = f"{where}: {type(error).__name__}"
+            raise StreamsError(
+                f"{what}: {error}. If it returns a negative number, the record is dropped", summary=what
+            ) from error
         if type(timestamp) is not int:
-            raise StreamsError(f"{name}: a timestamp extractor returns milliseconds as an int, not {timestamp!r}")
+            wrong = f"{name}: a timestamp extractor returns milliseconds as an int, not"
+            raise StreamsError(f"{wrong} {timestamp!r}", summary=f"{wrong} a {type(timestamp).__name__}")
         if timestamp < 0:
             drop("negative timestamp")
             return None
