@@ -29,6 +29,7 @@ from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
+from benchmarks.report import write_tables
 from headrace import Admin, Consumer, Producer
 from headrace.testing import KafkaBroker
 
@@ -268,8 +269,11 @@ def main() -> None:
     if options.json:
         print(json.dumps([{"what": what, "clients": name, **figures} for (what, name), figures in found.items()]))
         return
-    for table in tables(found, list(kinds)):
+    shown = list(tables(found, list(kinds)))
+    for table in shown:
         console.print(table)
+    if options == parser.parse_args([]):
+        write_tables("clients", "Producers and consumers", *shown)
 
 
 if __name__ == "__main__":

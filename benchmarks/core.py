@@ -1,6 +1,6 @@
 """How fast is one core? Records per second through `Task.run`, beside a plain Python loop that does the same work.
 
-    python benchmarks/core.py [--records 200000] [--json]
+    python -m benchmarks.core [--records 200000] [--json]
 
 Both sides get bytes and give bytes. Headrace keeps its state in LMDB and commits it after every batch of 10,000
 records; the loop keeps dicts and forgets them. The workloads are the ones that programs are made of.
@@ -25,6 +25,7 @@ from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
+from benchmarks.report import write_tables
 from headrace import JoinWindows, StreamsBuilder, TimeWindows, Topology, serde
 from headrace.config import Config
 from headrace.model.ids import TaskId
@@ -319,6 +320,8 @@ def main() -> None:
         share = f"[{colour}]{r['ratio']:.0%}[/]"
         table.add_row(r["workload"], f"{r['headrace']:,.0f}", f"{r['loop']:,.0f}", share, f"{r['goal']:.0%}")
     console.print(table)
+    if options == parser.parse_args([]):
+        write_tables("core", "One core", table)
 
 
 if __name__ == "__main__":

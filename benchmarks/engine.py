@@ -1,6 +1,6 @@
 """How fast is it end to end? Count by key from log to log, beside Spark's own ways; and how soon is one batch out?
 
-    python benchmarks/engine.py [--records 2000000] [--keys 100000] [--batch 200000] [--slots 2] [--json]
+    python -m benchmarks.engine [--records 2000000] [--keys 100000] [--batch 200000] [--slots 2] [--json]
 
 Headrace reads and writes the embedded log. Spark's own `groupBy().count()` and `transformWithState` read and write
 Parquet, the files that Spark is best at: columns, compressed, nothing to parse, as in the log. They run in update mode
@@ -41,6 +41,7 @@ from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
+from benchmarks.report import write_tables
 from headrace import Application, StreamsBuilder, Topology, serde
 from headrace.log import FileLog, Records
 from headrace.log.chunk_format import pack
@@ -320,7 +321,7 @@ RUNS: dict[str, Callable[[Load], dict[str, float]]] = {
 
 
 def in_processes_of_its_own(side: str, load: Load) -> dict[str, float]:
-    command = [sys.executable, __file__, "--side", side, *shown(load)]
+    command = [sys.executable, "-m", "benchmarks.engine", "--side", side, *shown(load)]
     done = subprocess.run(command, stdout=subprocess.PIPE, start_new_session=True, check=True)  # noqa: S603
     return json.loads(done.stdout.splitlines()[-1])
 
@@ -391,8 +392,11 @@ def main() -> None:
         print(json.dumps(results))
         return
     took = results.pop(LATENCY)
-    console.print(speeds(results, load))
-    console.print(latencies(took))
+    tables = speeds(results, load), latencies(took)
+    for table in tables:
+        console.print(table)
+    if options == parser.parse_args([]):
+        write_tables("engine", "Beside Spark's own streaming", *tables)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """How fast is the embedded log? Records per second to and from a disk, beside one fsync per record.
 
-    python benchmarks/log.py [--records 500000] [--directory .] [--json]
+    python -m benchmarks.log [--records 500000] [--directory .] [--json]
 
 Everything that is counted as written is on the disk: `append` returns after an fsync. The yardstick is the same log
 with one record, and so one fsync, at a time; a plain file with one fsync per record is there to compare. In a directory
@@ -27,6 +27,7 @@ from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
+from benchmarks.report import write_tables
 from headrace.clients import Consumer, Producer
 from headrace.log import FileLog, Records
 from headrace.log.chunk_format import pack
@@ -210,7 +211,10 @@ def main() -> None:
     for figure in figures:
         table.add_row(*shown(figure, figures[0].speed))
     console.print(table)
-    console.print(f"Delivery of a small batch to three partitions: {1000 * latency:.1f} ms (median)")
+    delivery = f"Delivery of a small batch to three partitions: {1000 * latency:.1f} ms (median)"
+    console.print(delivery)
+    if options == parser.parse_args([]):
+        write_tables("log", "The embedded log", table, f"{delivery}.")
 
 
 if __name__ == "__main__":

@@ -24,6 +24,7 @@ from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
+from benchmarks.report import write_tables
 from headrace.checkpoint.files import BlobRef, DeltaRef, digest_of, read_delta
 from headrace.checkpoint.restore import LmdbEngineProvider, restore
 from headrace.checkpoint.storage import DiskStorage
@@ -128,6 +129,8 @@ def main() -> None:
         row = (result.megabytes, result.deltas, result.seconds, result.speed, result.seconds / result.plain)
         table.add_row(*(f"{figure:,.4g}" for figure in row))
     console.print(table)
+    if options == parser.parse_args([]):
+        write_tables("recovery", "Recovery", table)
 
 
 if __name__ == "__main__":

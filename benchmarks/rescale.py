@@ -23,6 +23,7 @@ from typing import Any, NamedTuple
 from rich.console import Console
 from rich.table import Table
 
+from benchmarks.report import write_tables
 from headrace import StreamsBuilder, Topology, serde
 from headrace.checkpoint.files import BlobRef, DeltaRef, digest_of, task_file_name
 from headrace.checkpoint.ledger import Ledger, TaskHead
@@ -189,6 +190,8 @@ def main() -> None:
     for way, seconds, count, read, written in results:
         table.add_row(way, f"{seconds:.2f}", f"{count:,}", f"{read / 1e6:.1f}", f"{written / 1e6:.1f}")
     Console(width=120).print(table)
+    if given == parser.parse_args([]):
+        write_tables("rescale", "More tasks", table)
 
 
 if __name__ == "__main__":

@@ -33,6 +33,7 @@ from benchmarks.peers.programs.run_headrace import count_by_key, word_count
 from benchmarks.peers.truths import Judge
 from benchmarks.peers.workload import PARTITIONS, Given
 from benchmarks.peers.workloads import workload
+from benchmarks.report import write_tables
 from headrace import Application, StreamsBuilder
 from headrace.log import FileLog, Records
 from headrace.log.chunk_format import pack
@@ -190,8 +191,11 @@ def main() -> None:
         both = {**by_slots_results, **by_batch_results}
         print(json.dumps([{**side._asdict(), **it} for side, it in both.items()]))
         return
-    console.print(speeds(by_slots_results))
-    console.print(growth(by_batch_results))
+    tables = speeds(by_slots_results), growth(by_batch_results)
+    for table in tables:
+        console.print(table)
+    if options == parser.parse_args([]):
+        write_tables("scaling", "More slots", *tables)
 
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
-"""Headrace beside its peers: one command sets everything up, measures, prints one table, writes benchmarks/results.md.
+"""Headrace beside its peers: one command sets everything up, measures, prints one table, writes it to results.md.
 
     python -m benchmarks.peers [--workload W5] [--system headrace] [--cores 2] [--scale 0.01] [--json FILE] [--resume]
 
-Without a choice everything is measured, which takes more than an hour; results.md is written only then.
+Without a choice everything is measured, which takes more than an hour; benchmarks/results.md is written only then.
 """
 
 from __future__ import annotations
@@ -23,10 +23,11 @@ from benchmarks.peers.measure import throughput
 from benchmarks.peers.outcome import Outcome
 from benchmarks.peers.results import markdown
 from benchmarks.peers.room import prepare
-from benchmarks.peers.systems import BUILD, ROOT, SYSTEMS
+from benchmarks.peers.systems import BUILD, SYSTEMS
 from benchmarks.peers.table import notes, table
 from benchmarks.peers.workload import Workload
 from benchmarks.peers.workloads import workload
+from benchmarks.report import write_section
 from headrace.testing import KafkaBroker
 
 BROKER_JVM = ("-Xmx1g", "-XX:+UseG1GC", "-Djava.awt.headless=true")  # as it comes, not as for short tests
@@ -130,7 +131,7 @@ def main() -> None:
             f"[{'green' if goal.is_met else 'red'}]{goal.text}: {goal.reached:.2f} ({bound})[/]", highlight=False
         )
     if given.scale == 1 and not (given.workload or given.system or given.cores):
-        (ROOT / "benchmarks" / "results.md").write_text(markdown(ledger.outcomes, given.scale), encoding="utf-8")
+        write_section("peers", markdown(ledger.outcomes, given.scale))
 
 
 if __name__ == "__main__":

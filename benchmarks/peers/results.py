@@ -1,18 +1,14 @@
-"""benchmarks/results.md: the table, the goals, how it was measured, and with which settings."""
+"""The section of the peers in results.md: the table, the goals, how it was measured, and with which settings."""
 
 from __future__ import annotations
 
-import os
-import platform
-import subprocess
 from collections.abc import Iterator
-from datetime import UTC, datetime
-from pathlib import Path
 
 from benchmarks.peers.goals import Outcomes, goals
 from benchmarks.peers.systems import SYSTEMS
 from benchmarks.peers.table import COLUMNS, notes, sections
 from benchmarks.peers.workloads import NAMES, workload
+from benchmarks.report import describe_run
 from headrace.testing.broker import VERSION
 
 METHOD = """\
@@ -45,7 +41,7 @@ def markdown(outcomes: Outcomes, scale: float) -> str:
 def _lines(outcomes: Outcomes, scale: float) -> Iterator[str]:
     yield "# Beside the peers"
     yield ""
-    yield f"`make bench`, {datetime.now(UTC):%-d %B %Y}, on {machine()}."
+    yield describe_run("make bench")
     yield ""
     if scale != 1:
         yield f"A trial with {scale:g} of the records: these figures say nothing."
@@ -64,20 +60,3 @@ def _lines(outcomes: Outcomes, scale: float) -> Iterator[str]:
         yield f"| {goal.text} | {goal.reached:.2f} | {bound} | {'reached' if goal.is_met else '**missed**'} |"
     yield from ("", "## How it is measured", "", METHOD.format(version=VERSION), "## Settings", "")
     yield from (f"- **{system.title}**: {system.settings}." for system in SYSTEMS.values())
-
-
-def machine() -> str:
-    """Its processor, cores, memory, and the versions that matter."""
-    model = next(
-        (line.partition(":")[2].strip() for line in _words("/proc/cpuinfo") if line.startswith("model name")),
-        platform.processor(),
-    )
-    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
-    java = subprocess.run(["java", "-version"], capture_output=True, text=True, check=False)  # noqa: S607
-    said = java.stderr.partition('"')[2].partition('"')[0]
-    cores = len(os.sched_getaffinity(0))
-    return f"{cores} cores ({model}) with {memory:.0f} GiB, Python {platform.python_version()}, Java {said}"
-
-
-def _words(path: str) -> list[str]:
-    return Path(path).read_text(encoding="utf-8").splitlines()
