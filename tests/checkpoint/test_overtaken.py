@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from headrace.checkpoint import coordinator
+from headrace.checkpoint import coordinator, recovery
 from headrace.checkpoint.coordinator import CommitHooks, Coordinator
 from headrace.checkpoint.files import MANIFESTS, manifest_name
 from headrace.checkpoint.fingerprint import Fingerprint
 from headrace.checkpoint.ledger import manifest_numbers, read_ledger
 from headrace.checkpoint.manifest import decode_manifest, encode_manifest
 from headrace.checkpoint.receipt import Receipt, complete_receipt, new_attempt
-from headrace.checkpoint.steps import TAKEOVER
-from headrace.checkpoint.storage import ObjectStorage
+from headrace.checkpoint.steps import MANIFEST, TAKEOVER
+from headrace.checkpoint.storage import DiskStorage, ObjectStorage
 from headrace.errors import CheckpointCorruptedError, FencedError, LogBusyError, ProducerFencedError
 from headrace.model.ids import TaskId, TopicPartition
 from headrace.state.delta import Delta
@@ -158,12 +160,20 @@ def test_the_owner_may_purge_the_manifests_that_a_starting_instance_reads(storag
         assert second.ledger.head(TaskId(0, 0)).version is not None
 
 
-@pytest.mark.parametrize("suspended", [True, False])
+@pytest.mark.parametrize("suspended", ["when it creates the manifest", "before that", ""])
 def test_a_manifest_that_was_purged_and_is_created_again_by_a_replaced_owner_does_no_harm(storage, log, suspended):
     watched, clock, names = Watched(storage), ManualClock(), list[str]()
-    zombie = opened(watched, log, clock=clock, options=replace(OPTIONS, max_undelivered=2))
+    steps = Watched(SimpleNamespace(reach=lambda moment: None))
+    options = replace(OPTIONS, max_undelivered=2)
+    zombie = opened(watched, log, clock=clock, options=options, at_step=steps.reach)
     commit(zombie, watched)
     zombie.drain()
+
+    def overtake_at(moment: str) -> None:
+        if moment == f"before {MANIFEST}":
+            overtake(manifest_name(zombie.number), b"")
+        else:
+            steps.once("before", "reach", overtake_at)
 
     def overtake(name: str, data: bytes) -> None:
         """Takes over, commits and purges while the other owner is about to create its manifest."""
@@ -177,13 +187,66 @@ def test_a_manifest_that_was_purged_and_is_created_again_by_a_replaced_owner_doe
         assert name not in names
         clock.advance(zombie._options.lease_ms if suspended else 0)
 
-    watched.once("before", "create", overtake)
+    if suspended == "before that":
+        steps.once("before", "reach", overtake_at)
+    else:
+        watched.once("before", "create", overtake)
     if suspended:
         with pytest.raises(FencedError):
             commit(zombie, watched)
     else:
         commit(zombie, watched)
     assert set(names) <= set(storage.names())
+    with opened(storage, log) as again:
+        commit(again, storage)
+
+
+def test_an_owner_that_was_suspended_before_it_links_its_manifest_is_fenced(log, tmp_path, monkeypatch):
+    storage, clock, link = DiskStorage(tmp_path), ManualClock(), os.link
+    zombie = opened(storage, log, clock=clock)
+    commit(zombie, storage)
+
+    def overtake(draft, target):
+        if target.parent.name != "manifests":
+            return link(draft, target)
+        monkeypatch.undo()
+        owner = opened(storage, log)
+        for _ in range(4):
+            commit(owner, storage)
+        assert not draft.exists()
+        clock.advance(zombie._options.lease_ms)
+        return link(draft, target)
+
+    monkeypatch.setattr(os, "link", overtake)
+    with pytest.raises(FencedError, match="another instance has taken over"):
+        commit(zombie, storage)
+    with opened(storage, log) as again:
+        commit(again, storage)
+
+
+def test_an_instance_that_was_suspended_after_it_read_the_checkpoint_does_not_take_over(storage, log, monkeypatch):
+    owner, clock = opened(storage, log), ManualClock()
+    commit(owner, storage)
+    recover, claimed = recovery.recover_ledger, list[str]()
+
+    def recover_and_suspend(*given: Any) -> Any:
+        ledger = recover(*given)
+        if claimed:
+            monkeypatch.undo()
+            overtake()
+        return ledger
+
+    def overtake() -> None:
+        """Takes over, commits, and purges the number that the other instance is about to create."""
+        later = opened(storage, log)
+        for _ in range(4):
+            commit(later, storage)
+        assert manifest_name(owner.number) not in storage.names()
+        clock.advance(OPTIONS.lease_ms)
+
+    monkeypatch.setattr(recovery, "recover_ledger", recover_and_suspend)
+    with pytest.raises(FencedError, match="another instance has taken over"):
+        opened(storage, log, clock=clock, at_step=claimed.append)
     with opened(storage, log) as again:
         commit(again, storage)
 

@@ -163,6 +163,22 @@ def test_a_file_is_on_disk_before_its_name_is(tmp_path, monkeypatch):
     assert data.startswith(f"{tmp_path}/a/1.tmp-")
 
 
+@pytest.mark.parametrize("is_taken", [True, False])
+def test_a_draft_that_the_next_owner_purges_is_written_again(is_taken, tmp_path, monkeypatch):
+    disk, link = DiskStorage(tmp_path), os.link
+
+    def link_after_purge(draft, target):
+        monkeypatch.undo()
+        if is_taken:
+            disk.create("a/1", b"of the next owner")
+        draft.unlink()
+        link(draft, target)
+
+    monkeypatch.setattr(os, "link", link_after_purge)
+    assert disk.create("a/1", b"mine") is not is_taken
+    assert (disk.names(), disk.read("a/1")) == (["a/1"], b"of the next owner" if is_taken else b"mine")
+
+
 # ------------------------------------------------------------------------------------------------------- other users
 def test_a_checkpoint_is_for_its_owner_alone(tmp_path):
     before = os.umask(0)

@@ -98,6 +98,7 @@ class DiskStorage:
         with self._translate_errors(f"cannot take {name}"):
             self._check_directory()
             if target.exists():
+                _sync_directory(target.parent)  # who created it may have been killed before its name was durable
                 return False
             self._make_directory(target.parent)
             return _create_file(target, data)
@@ -190,6 +191,8 @@ def _create_file(target: Path, data: bytes) -> bool:
             is_new = True
         except FileExistsError:
             is_new = False
+        except FileNotFoundError:  # while this owner was suspended, the next one has purged the draft
+            return _create_file(target, data)
     finally:
         draft.unlink(missing_ok=True)
     _sync_directory(target.parent)
