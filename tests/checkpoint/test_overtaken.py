@@ -20,6 +20,7 @@ from headrace.checkpoint.steps import MANIFEST, TAKEOVER
 from headrace.checkpoint.storage import DiskStorage, ObjectStorage
 from headrace.errors import CheckpointCorruptedError, FencedError, LogBusyError, ProducerFencedError
 from headrace.model.ids import TaskId, TopicPartition
+from headrace.model.threads import SystemThreads
 from headrace.state.delta import Delta
 from tests.checkpoint.cluster import ME, eager
 from tests.checkpoint.memory_log import MemoryLog
@@ -61,9 +62,20 @@ def log():
     return MemoryLog()
 
 
+class StandingThreads(SystemThreads):
+    """Their clock stands still, so that time passes only by the clock of the test."""
+
+    def seconds(self) -> float:
+        return 0.0
+
+
 def opened(storage: Any, log: Any, *, at_step=lambda moment: None, options=OPTIONS, clock=None) -> Coordinator:
     hooks = CommitHooks(
-        clock=clock or ManualClock(), process=ME, has_exited=lambda holder, observer: True, at_step=at_step
+        clock=clock or ManualClock(),
+        process=ME,
+        has_exited=lambda holder, observer: True,
+        at_step=at_step,
+        threads=StandingThreads(),
     )
     return Coordinator.open(storage, log, "app", Fingerprint((), (), {}), options=options, hooks=hooks)
 

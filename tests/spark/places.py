@@ -12,8 +12,8 @@ from typing import Any
 from headrace import Admin, Application, Consumer, Producer, StreamsBuilder, Topology, serde
 from headrace.query.status import SlotReport
 
-PATIENCE = 60.0  # seconds
-PATIENCE_MS = 60_000
+PATIENCE = 240.0  # seconds
+PATIENCE_MS = 240_000
 
 
 class Place:

@@ -21,6 +21,7 @@ from headrace.errors import StreamsError, UnsafePathError
 from headrace.log.open import open_log
 from headrace.model.ids import TaskId
 from tests.other_users import PRIVATE, modes
+from tests.spark.places import wait_for
 
 pytestmark = pytest.mark.spark
 
@@ -178,6 +179,7 @@ def test_the_deltas_of_a_task_are_merged_when_there_are_as_many_as_the_setting_a
         for _ in range(12):
             produce(address, LINES)
             app.drain()
+            wait_for(app, lambda: app._running().coordinator._cleaner._executor.is_idle)
     storage = open_storage(str(tmp_path / "checkpoint"))
     ledger = read_ledger(storage, manifest_numbers(storage)[-1])
     assert max(len(ledger.head(task).chain) for task in ledger.tasks) <= 4  # a merge runs beside the next batches

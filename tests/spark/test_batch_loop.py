@@ -60,11 +60,12 @@ class OneSlot:
         self._runner = SlotRunner(self.job, LocalCopies(str(folder / "state"), self.job.checkpoint_id, locks=False))
         self.now, self.sent, self.committed = 100.0, list[Any](), list[int]()
         self.delivery_wait, self.is_there, self.unreached = 0.0, True, list[tuple[int, int, int]]()
-        stats, clock = ApplicationStats(NodeIndex(self.job.graph, "loop"), None), StoppedClock()
+        self.stats, clock = ApplicationStats(NodeIndex(self.job.graph, "loop"), None), StoppedClock()
+        self.commits = BatchCommits(self.job, self.coordinator, self.stats, clock=clock, seconds=lambda: self.now)
         self.loop = BatchLoop(
             self.job,
             Planner(self.job, self.log, seconds=lambda: self.now),
-            BatchCommits(self.job, self.coordinator, stats, clock=clock, seconds=lambda: self.now),
+            self.commits,
             self,
             clock=clock,
             seconds=lambda: self.now,
@@ -145,6 +146,18 @@ def test_a_batch_is_planned_run_and_committed(world: OneSlot):
     assert world.committed == [world.coordinator.ledger.number]
     assert sorted(counts(world)) == [(b"a", 2), (b"b", 1)]
     assert world.loop.advance().for_records
+
+
+def test_a_committed_batch_that_is_not_counted_yet_is_not_taken_for_the_end(world: OneSlot, monkeypatch: Any):
+    seen, add = list[bool](), world.stats.add
+    monkeypatch.setattr(
+        world.stats, "add", lambda *given: seen.append(world.commits.has_sent_stream_time) or add(*given)
+    )
+    world.produce("a")
+    world.loop.handle(REGISTRATION, world.run(advance_to_orders(world)))
+    world.loop.advance()
+    assert seen == [False]
+    assert world.commits.has_sent_stream_time
 
 
 def test_nothing_begins_before_the_slots_are_there(world: OneSlot):

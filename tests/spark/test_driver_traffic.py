@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from headrace import Application
 from headrace.query.status import Traffic
 from headrace.spark.transport import TrafficCounter
-from tests.spark.places import PATIENCE_MS, Place, counting
+from tests.spark.places import PATIENCE_MS, Place, counting, wait_for
 
 pytestmark = pytest.mark.spark
 
@@ -22,9 +23,18 @@ def test_a_counter_has_frames_and_bytes_of_both_directions():
     assert counter.total == (2, 7, 1, 3)
 
 
+def await_pause(app: Application) -> None:
+    """Waits until the thread of the batches has seen that the application is paused: it may be planning a batch."""
+    engine: Any = app._running()._engine
+    for _ in range(3):
+        engine._wake()
+        wait_for(app, engine._events.empty)
+
+
 def traffic_of(app: Application, place: Place, lines: int) -> Traffic:
     """Of so many lines in one batch; heartbeats, which come with time, are small."""
     app.pause()
+    await_pause(app)
     place.send("lines", *(f"word{n} word{n % 700} common" for n in range(lines)))
     before, batches = app.report().traffic, app.report().batches
     app.resume()

@@ -33,6 +33,15 @@ def test_a_slot_that_is_not_heard_of_expires_and_a_heartbeat_keeps_it():
     assert some.expired(now=18.5) == [first]
 
 
+def test_a_driver_that_stood_still_does_not_take_it_for_the_silence_of_slots():
+    registry = SlotRegistry(lease=10.0)
+    registry.want(1)
+    registry.register(0, "host", 7001, process=5, now=1.0)
+    registry.extend_leases(30.0)
+    assert registry.expired(now=41.0) == []
+    assert [lost.slot for lost in registry.expired(now=41.1)] == [0]
+
+
 def test_a_process_that_registers_again_replaces_its_predecessor():
     some = registry(1)
     old, new = registered(some, 0), registered(some, 0)

@@ -111,7 +111,11 @@ def terminate_all(session: int) -> None:
 
 
 def find_jvm(session: int) -> int | None:
-    return next((some for some in members(session) if Path(f"/proc/{some}/comm").read_text() == "java\n"), None)
+    for process in members(session):
+        with suppress(OSError):  # it has just ended
+            if Path(f"/proc/{process}/comm").read_text() == "java\n":
+                return process
+    return None
 
 
 @pytest.mark.parametrize(
@@ -170,7 +174,9 @@ def kill_driver(process: subprocess.Popen[str]) -> None:
 
 
 def kill_jvm(process: subprocess.Popen[str]) -> None:
-    os.kill(find_jvm(process.pid) or -1, signal.SIGKILL)
+    jvm = find_jvm(process.pid)
+    assert jvm is not None
+    os.kill(jvm, signal.SIGKILL)
 
 
 def interrupt_again(process: subprocess.Popen[str]) -> None:
@@ -208,4 +214,5 @@ def test_nothing_of_an_application_outlives_its_driver(
     finally:
         process.kill()
         for left in members(process.pid):
-            os.kill(left, signal.SIGKILL)
+            with suppress(ProcessLookupError):
+                os.kill(left, signal.SIGKILL)

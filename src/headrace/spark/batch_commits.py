@@ -33,6 +33,7 @@ class BatchCommits:
         self._coordinator, self._stats, self._clock, self._seconds = coordinator, stats, clock or SystemClock(), seconds
         self._shares_time = job.config.stream_time_scope == "application"
         self._stream_time = self._sent_stream_time = -1
+        self._recorded = coordinator.ledger.number  # the last batch that the statistics and the stream time include
         self._committed_at: dict[int, float] = {}  # of batches that are not delivered yet
         self.commit_requested = False
         self.phases: dict[int, dict[str, float]] = {}  # ms, by batch
@@ -49,8 +50,9 @@ class BatchCommits:
         self._stats.add(receipts, tallies, clock, self._clock.now())
         sent = self._stream_time
         self._stream_time = max([sent, *(receipt.stream_time for receipt in receipts)])
-        self._sent_stream_time = sent  # set last: another thread must never find the two equal too early
+        self._sent_stream_time = sent
         self.commit_requested = any(isinstance(message, wire_format.CommitRequest) for message in messages)
+        self._recorded = number  # last: another thread must not find the stream times equal too early
 
     def record_phases(self, number: int, **phases: float) -> None:
         """Keeps how many ms the phases of a batch took."""
@@ -66,7 +68,9 @@ class BatchCommits:
 
     @property
     def has_sent_stream_time(self) -> bool:
-        """True when a batch has sent the current stream time to every task."""
+        """True when a batch has sent the current stream time to every task, and the last batch is in the statistics."""
+        if self._recorded < self._coordinator.ledger.number:
+            return False
         return not self._shares_time or self._sent_stream_time == self._stream_time
 
     def control(self) -> Control:

@@ -52,8 +52,8 @@ class RecordWatch:
 class CallTimeout:
     """Interrupts calls of the main thread after `seconds`. It has to be created in the main thread.
 
-    If a call goes on for as long again, the watching thread calls `give_up(place, reason)`, which has to end the
-    process.
+    If a call goes on for as long again after it was interrupted, the watching thread calls `give_up(place, reason)`,
+    which has to end the process.
     """
 
     def __init__(self, seconds: float, give_up: Callable[[Place, str], None]) -> None:
@@ -69,14 +69,15 @@ class CallTimeout:
         self._is_closed.set()
 
     def _watch(self) -> None:
-        began = 0.0
+        began = asked = 0.0  # when the call was seen first, and when it was interrupted first
         while not self._is_closed.wait(min(self._seconds / LOOKS, LONGEST_LOOK)):
             call = _outermost_call(self._frame())
             if call is None or call is not self._call:  # the frame is held, so no other call can have the same one
-                self._call, began = call, time.monotonic()
-            elif time.monotonic() >= began + 2 * self._seconds:
+                self._call, began, asked = call, time.monotonic(), 0.0
+            elif asked and time.monotonic() >= asked + self._seconds:
                 self._give_up(*self._describe(self._frame()))
             elif call is not self._interrupted and time.monotonic() >= began + self._seconds:
+                asked = asked or time.monotonic()
                 signal.pthread_kill(self._main, SIGNAL)
 
     def _frame(self) -> FrameType | None:

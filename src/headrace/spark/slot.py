@@ -73,6 +73,7 @@ from headrace.spark.transport import Connection, Endpoint, Frame, port_range
 MAX_ROWS_IN_MEMORY = 256 << 20  # bytes of rows of other slots; more go to a temporary file
 MAX_FRAME_BYTES = 4 << 20  # of rows in one frame, so that a receiver need not hold more at once
 UNREACHABLE = 2.0  # seconds to connect to another slot
+PROBE = 5.0  # the same at the start, when hosts are busy and no attempt is repeated; shorter than `FIRST_SLOTS`
 CANNOT_START = "a slot cannot start"  # begins the error of a Spark job whose slot did not reach the driver
 WILDCARDS = ("0.0.0.0", "::")  # noqa: S104 - these are not addresses that another host could connect to
 
@@ -205,7 +206,7 @@ class Slot:
     def _answer_probe(self, connection: Connection, probe: Probe) -> None:
         problem = ""
         try:
-            self._endpoint.connect(probe.host, probe.port, UNREACHABLE).close()
+            self._endpoint.connect(probe.host, probe.port, PROBE).close()
         except ConnectionError as error:
             problem = f"from there {error}"
         with suppress(ConnectionError):
@@ -276,16 +277,16 @@ class Slot:
     def _probe(self, peer: Peer) -> str:
         """Connects to another slot, and has it connect to this one; returns what went wrong."""
         try:
-            connection = self._endpoint.connect(peer.host, peer.port, UNREACHABLE)
+            connection = self._endpoint.connect(peer.host, peer.port, PROBE)
         except ConnectionError as error:
             return str(error)
         self._probes[connection] = queue.SimpleQueue()
         try:
             connection.send(encode_message(Introduction(self._number, self._registration)))
             connection.send(encode_message(Probe(self._host, self._endpoint.port)))
-            return self._probes[connection].get(timeout=2 * UNREACHABLE)
+            return self._probes[connection].get(timeout=2 * PROBE)
         except (ConnectionError, queue.Empty) as error:
-            return f"no answer within {2 * UNREACHABLE:.0f} s {error}".strip()
+            return f"no answer within {2 * PROBE:.0f} s {error}".strip()
         finally:
             del self._probes[connection]
             connection.close()

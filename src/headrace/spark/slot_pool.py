@@ -50,6 +50,7 @@ from headrace.spark.transport import Connection, Endpoint, Frame
 
 _log = logging.getLogger(__name__)
 TICK = 0.1  # seconds between two looks at leases and jobs
+STANDSTILL = 1.0  # seconds between two looks after which the driver counts as suspended meanwhile
 STOP = 5.0  # seconds that slots have to end before their jobs are cancelled
 CORE_WAIT = 5.0  # seconds after which Spark is asked whether a slot without a process has a core
 CORE_CHECK, CORE_WARNING = 1.0, 60.0  # seconds between two such questions, and between two warnings
@@ -209,7 +210,8 @@ class SlotPool:
         registration = connection.peer
         if not isinstance(registration, Registration) or not self.is_live(registration.number):
             return  # the slot was replaced
-        self._registry.heard(registration.number, now)
+        with self._changed:
+            self._registry.heard(registration.number, now)
         if isinstance(message, LocalState):
             with self._changed:
                 self._slots.make_ready(registration.number, message, now)
@@ -249,7 +251,9 @@ class SlotPool:
     def _reject(self, registration: Registration, message: Unreachable) -> None:
         """Replaces a new slot that does not reach another slot; fails the start if there is no layout yet."""
         if not self.is_live(message.registration):  # the other slot is gone
-            self.send(registration.number, CheckPeers(self._peers_of(registration.slot)))
+            with self._changed:
+                peers = self._peers_of(registration.slot)
+            self.send(registration.number, CheckPeers(peers))
             return
         with self._changed:
             if not self.layout:
@@ -295,10 +299,15 @@ class SlotPool:
     # ------------------------------------------------------------------------------------------------------- Spark jobs
     def _keep(self) -> None:
         """Submits jobs, and ends the slots whose lease has expired."""
+        looked = time.monotonic()
         while not self._is_over:
             with self._changed:
-                due = self._registry.to_submit(time.monotonic())
-                expired = self._registry.expired(time.monotonic())
+                now = time.monotonic()
+                if now > looked + STANDSTILL:
+                    self._registry.extend_leases(now - looked)
+                looked = now
+                due = self._registry.to_submit(now)
+                expired = self._registry.expired(now)
             try:
                 for slot in due:
                     self._submit(slot)

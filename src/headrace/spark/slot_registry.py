@@ -112,6 +112,11 @@ class SlotRegistry:
             if _has(state, number):
                 state.heard_at = now
 
+    def extend_leases(self, seconds: float) -> None:
+        """Adds the time that the driver stood still: it has not read the heartbeats that have arrived meanwhile."""
+        for state in self._slots.values():
+            state.heard_at += seconds
+
     def lose(self, number: int, now: float) -> Registration | None:
         """Removes and returns a registration whose process is gone or counts as gone; None if it was replaced."""
         for state in self._slots.values():
