@@ -8,13 +8,18 @@ import struct
 import pytest
 
 from headrace.errors import ConfigError
-from headrace.log.kafka import KafkaLog
+from headrace.log.kafka import KafkaLog, broker_version
 from headrace.log.kafka.broker_version import ask_versions, parse_versions
 from headrace.log.protocol import HasBrokers
 from headrace.testing import KafkaBroker
 from tests.kafka.proxy import KafkaProxy, Request
 
 API_VERSIONS = 18
+
+
+@pytest.fixture(autouse=True)
+def patience(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(broker_version, "_TIMEOUT", 60.0)
 
 
 def test_a_broker_that_is_older_than_the_oldest_supported_one_is_rejected():

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from itertools import count
 from typing import Any
 
@@ -12,7 +14,7 @@ import confluent_kafka
 import pytest
 
 from headrace.clients.consumer import Consumer
-from headrace.errors import LogUnavailableError, ProducerFencedError, StreamsError
+from headrace.errors import LogBusyError, LogUnavailableError, ProducerFencedError, StreamsError
 from headrace.log.kafka import KafkaLog, transaction
 from headrace.log.kafka.markers import marker_partition
 from headrace.log.protocol import Records
@@ -23,7 +25,7 @@ from headrace.testing.broker import free_port
 pytestmark = [pytest.mark.kafka, pytest.mark.slow]
 kafka: Any = confluent_kafka
 _NAMES = (f"case-{i}" for i in count())
-QUICK = {"default.api.timeout.ms": 3000, "socket.timeout.ms": 1000, "socket.connection.setup.timeout.ms": 1000} | {
+QUICK = {"default.api.timeout.ms": 10_000, "socket.timeout.ms": 1000, "socket.connection.setup.timeout.ms": 1000} | {
     "reconnect.backoff.max.ms": 200
 }
 
@@ -98,13 +100,18 @@ def items(name: str, number: int) -> list[tuple[TopicPartition, Records]]:
 
 def stubbornly(log: KafkaLog, name: str, number: int) -> None:
     """As an application that is started again whenever its log was away for too long."""
-    for _ in range(20):
-        try:
+    end = time.monotonic() + 240
+    while time.monotonic() < end:
+        with suppress(LogUnavailableError, LogBusyError):
             log.deliver(name, number, items(name, number))
-        except LogUnavailableError:
-            continue
-        return
+            return
     pytest.fail(f"batch {number} of {name} could not be delivered")
+
+
+def await_assignment(consumer: Consumer, *places: TopicPartition) -> None:
+    while True:
+        with suppress(StreamsError):
+            return consumer.assign(*places)
 
 
 def check(log: KafkaLog, name: str, batches: int) -> None:
@@ -187,7 +194,7 @@ def test_a_broker_that_dies_at_any_time_while_a_consumer_reads(broker: KafkaBrok
 
     def read() -> None:
         with KafkaLog(broker.address, QUICK) as own, Consumer(own, auto_offset_reset="earliest") as consumer:
-            consumer.assign(TopicPartition(case, 0), TopicPartition(case, 1))
+            await_assignment(consumer, TopicPartition(case, 0), TopicPartition(case, 1))
             while not over.is_set() or min(map(len, seen.values())) < batches:
                 try:
                     for record in consumer.poll(100):
@@ -205,7 +212,7 @@ def test_a_broker_that_dies_at_any_time_while_a_consumer_reads(broker: KafkaBrok
         if number in {30, 50}:
             troublemaker.join()  # pyright: ignore[reportPossiblyUnboundVariable]
     over.set()
-    reader.join(150)
+    reader.join(300)
     assert seen == {p: [b"%d/%d" % (number, p) for number in range(batches)] for p in range(2)}
     check(log, case, batches)
 

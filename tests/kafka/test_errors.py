@@ -121,17 +121,23 @@ def test_acls_that_are_missing_for_reading_and_writing_are_named(broker: KafkaBr
 
 
 # --------------------------------------------------------------------------------------------------------- sizes
+def alter_and_apply(log: KafkaLog, size: int) -> None:
+    """A broker applies changes in their order: once it shows a later topic, it has applied the setting."""
+    log.alter_config("narrow", {"max.message.bytes": size})
+    log.create_topic(f"after-{size}")
+
+
 def test_a_record_that_is_too_large_is_named_with_its_topic_also_when_the_limit_came_later(broker: KafkaBroker):
     at, large = TopicPartition("narrow", 0), Records([b"k"], [bytes(5000)], [1])
     with KafkaLog(broker.address) as log:
         log.create_topic("narrow")
         assert log.deliver("size", 0, [(at, large)])
         with KafkaLog(broker.address) as other:
-            other.alter_config("narrow", {"max.message.bytes": 1000})
+            alter_and_apply(other, 1000)
         with pytest.raises(RecordTooLargeError, match="narrow-0"):
             log.deliver("size", 1, [(at, large)])
         assert log.delivered("size") == 0
         with KafkaLog(broker.address) as other:
-            other.alter_config("narrow", {"max.message.bytes": 100_000})
+            alter_and_apply(other, 100_000)
         assert log.deliver("size", 1, [(at, large)])
         assert len([row for chunk in log.read(at, 0) for row in chunk.rows()]) == 2

@@ -27,7 +27,7 @@ from tests.kafka.proxy import (
 pytestmark = [pytest.mark.kafka, pytest.mark.slow]
 
 SETTINGS = {"transaction.abort.timed.out.transaction.cleanup.interval.ms": "200"}
-TIMEOUT = {"producer.transaction.timeout.ms": 1000}
+TIMEOUT = {"producer.transaction.timeout.ms": 10_000}
 
 
 @pytest.fixture(scope="module")
@@ -42,7 +42,8 @@ def proxy() -> Iterator[KafkaProxy]:
 
 
 @pytest.fixture(autouse=True)
-def passed_on(proxy: KafkaProxy) -> Iterator[None]:
+def passed_on(proxy: KafkaProxy, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setattr(delivery, "HANGING", 3.0)
     yield
     proxy.on_request = lambda request: None
 
@@ -158,7 +159,7 @@ def lost_abort(proxy: KafkaProxy, name: str, *, everywhere: bool = False) -> Ite
             return pretend_markers_written(request)
         return None
 
-    with open_kafka(proxy) as first, open_kafka(proxy, **{"default.api.timeout.ms": 3000}) as second:
+    with open_kafka(proxy) as first, open_kafka(proxy, **{"default.api.timeout.ms": 12_000}) as second:
         first.create_topic(name, 2)
         first.deliver(name, 0, items(name, 0))
         proxy.on_request = on_request
@@ -204,7 +205,7 @@ def test_a_new_instance_commits_a_transaction_whose_commit_was_lost(
         first.deliver(name, 0, items(name, 0))
         proxy.on_request = lose_one_end(lost)
         first.begin_delivery(name, 1, items(name, 1))  # and ends before it has seen it
-    with open_kafka(proxy, **{"default.api.timeout.ms": 3000}) as second:
+    with open_kafka(proxy, **{"default.api.timeout.ms": 12_000}) as second:
         assert not second.deliver(name, 1, items(name, 1))
         assert lost
         assert "it is ended again, as was decided" in caplog.text

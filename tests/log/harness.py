@@ -58,9 +58,10 @@ def values(log: Log, at: TopicPartition) -> list[bytes | None]:
 
 def until(look: Callable[[], Found], wanted: Found) -> None:
     """Looks until it sees what is wanted: at once in the embedded log, and on Kafka as soon as a group has agreed."""
-    end = time.monotonic() + 30
+    end = time.monotonic() + 120
     while (found := look()) != wanted:
         assert time.monotonic() < end, f"{found} is not {wanted}"
+        time.sleep(0.005)
 
 
 def chunk_files(directory: Path) -> list[Path]:

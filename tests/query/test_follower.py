@@ -252,9 +252,9 @@ def test_a_thread_follows_and_says_when_a_batch_is_there(follow):
     cluster.run(1)
     follower = follow(cluster.storage)
     with follower.following(interval=1):
-        assert follower.wait_for(cluster.coordinator.ledger.number, timeout=5000)
+        assert follower.wait_for(cluster.coordinator.ledger.number, timeout=60_000)
         cluster.run(2)
-        assert follower.wait_for(cluster.coordinator.ledger.number, timeout=5000)
+        assert follower.wait_for(cluster.coordinator.ledger.number, timeout=60_000)
     assert follower.snapshot.batch == cluster.coordinator.ledger.number
 
 

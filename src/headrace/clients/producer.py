@@ -204,6 +204,7 @@ class Producer(Closeable, Generic[K, V]):
         self._sending: list[Batch] = []
         self._failed: list[Batch] = []
         self._sender: threading.Thread | None = None
+        self._last_sender: threading.Thread | None = None  # may still be ending
         self._targets: dict[str, Target] = {}
         self._keyless: dict[str, int] = {}  # batches by topic; chooses the partition for records without a key
         self._sequence: ProducerSequence | None = None
@@ -335,9 +336,8 @@ class Producer(Closeable, Generic[K, V]):
         try:
             self.flush()
         finally:
-            sender = self._sender
-            if sender is not None:
-                sender.join()
+            if self._last_sender is not None:
+                self._last_sender.join()
             if self._owns_log:
                 self._log.close()
 
@@ -381,7 +381,7 @@ class Producer(Closeable, Generic[K, V]):
 
     def _wake_sender(self) -> None:
         if self._sender is None:
-            self._sender = threading.Thread(target=self._run, name="headrace-producer")
+            self._sender = self._last_sender = threading.Thread(target=self._run, name="headrace-producer")
             self._sender.start()
         elif self._size >= self._batch_size:
             self._lock.notify_all()

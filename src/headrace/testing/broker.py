@@ -361,7 +361,10 @@ class KafkaBroker(Closeable):
 
     def pause(self) -> None:
         """Stops it in the middle of whatever it does; connections stay open and nobody answers."""
-        self._running().send_signal(signal.SIGSTOP)
+        process = self._running()
+        process.send_signal(signal.SIGSTOP)
+        # The signal acts a little later: until all threads stand still, they may answer.
+        os.waitid(os.P_PID, process.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
 
     def resume(self) -> None:
         self._running().send_signal(signal.SIGCONT)

@@ -130,6 +130,15 @@ class Topics:
         return time.monotonic() < self._created.get(name, -_PROPAGATION) + _PROPAGATION
 
     def _read_config(self, name: str) -> dict[str, str]:
+        entries = self._describe_config(name)
+        return {setting: entries[setting].value or "" for setting in sorted(entries)}
+
+    def _find_own_settings(self, name: str) -> set[str]:
+        """Returns the settings that a topic does not take from its broker."""
+        own = kafka_admin.ConfigSource.DYNAMIC_TOPIC_CONFIG.value
+        return {setting for setting, entry in self._describe_config(name).items() if entry.source == own}
+
+    def _describe_config(self, name: str) -> dict[str, Any]:
         doing, resource = f"reading the settings of the topic {name!r}", kafka_admin.ConfigResource(_TOPIC, name)
         client, end = self._admin.client, time.monotonic() + _PROPAGATION
         while True:
@@ -138,13 +147,11 @@ class Topics:
             )
             try:
                 with translate_errors(doing):
-                    entries = answers[resource].result()
+                    return answers[resource].result()
             except UnknownTopicError:  # another broker has described the topic
                 if time.monotonic() > end:
                     raise
                 time.sleep(_PAUSE)
-            else:
-                return {setting: entries[setting].value or "" for setting in sorted(entries)}
 
     def find_unwritable(self, names: Sequence[str]) -> list[str]:
         """Returns the topics for which an ACL for writing is missing."""
@@ -203,7 +210,13 @@ class Topics:
             changed = self._admin.client.incremental_alter_configs([resource], request_timeout=self._timeout)
             for future in changed.values():
                 future.result()
-        return self._wait_for(name, lambda topic: all(topic.config[setting] == text for setting, text in texts.items()))
+        resets = config.keys() - texts.keys()
+
+        def is_changed(topic: Topic) -> bool:
+            is_set = all(topic.config[setting] == text for setting, text in texts.items())
+            return is_set and not (resets and resets & self._find_own_settings(name))
+
+        return self._wait_for(name, is_changed)
 
     def _wait_for(self, name: str, is_changed: Callable[[Topic], bool]) -> Topic:
         """Waits until a broker knows a change, and returns the topic. Other brokers may learn of it a little later."""
