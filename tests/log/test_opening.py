@@ -87,6 +87,21 @@ def test_a_disk_that_is_full_for_a_chunk_file(embedded: FileLog, monkeypatch: py
         embedded.append([(A, Records([b"k"] * 9, [os.urandom(1 << 20) for _ in range(9)], range(9)))])
 
 
+def test_a_disk_that_fails_when_a_log_is_closed(directory: Path, monkeypatch: pytest.MonkeyPatch):
+    close = os.close
+
+    def fail(descriptor: int) -> None:
+        close(descriptor)
+        raise OSError(5, "Input/output error")
+
+    log = FileLog(directory)
+    monkeypatch.setattr(os, "close", fail)
+    with pytest.raises(LogUnavailableError, match="Input/output error"):
+        log.close()
+    monkeypatch.undo()
+    FileLog(directory).close()
+
+
 @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
 def test_a_log_that_others_keep_is_reported_with_their_number(directory: Path):
     FileLog(directory).close()

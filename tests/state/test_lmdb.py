@@ -242,3 +242,13 @@ def test_a_commit_that_fails_changes_nothing(engine):
     with pytest.raises(TypeError):
         engine.commit([(b"a", b"v"), (b"k", "not bytes")], TWO)
     assert (contents(engine), engine.version) == ([(b"k", b"v")], ONE)
+
+
+def test_a_disk_that_fails_after_a_commit_is_named_with_the_remedy(engine, monkeypatch):
+    def fail(*_):
+        raise OSError(5, "Input/output error")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("pathlib.Path.stat", fail)
+        with pytest.raises(StateCorruptedError, match=r"Input/output error.*delete the directory, and it is restored"):
+            engine.commit([(b"k", b"v")], ONE)

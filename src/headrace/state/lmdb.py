@@ -233,7 +233,7 @@ class LmdbEngine:
             self._restart_read()
         except lmdb.MapResizedError as error:
             raise self._overtaken() from error
-        except lmdb.Error as error:
+        except (lmdb.Error, OSError) as error:
             raise self._failure(error) from error
 
     def _grow(self) -> None:

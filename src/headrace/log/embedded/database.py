@@ -156,12 +156,15 @@ class Database:
 
     def close(self) -> None:
         # Closing the last connection checkpoints, which must not run at the same time as a commit.
-        with self.translate_errors(), self._lock.hold():
-            for connection in (*self._idle, self._writer):
-                connection.close()
-        self._idle.clear()
-        self._acknowledged.close()
-        self._lock.close()
+        with self.translate_errors():
+            with self._lock.hold():
+                for connection in (*self._idle, self._writer):
+                    connection.close()
+            self._idle.clear()
+            try:
+                self._acknowledged.close()
+            finally:
+                self._lock.close()
 
     def catalog(self, connection: sqlite3.Connection) -> Catalog:
         """Returns the topics as the transaction of a connection sees them; decodes them only if they have changed."""
