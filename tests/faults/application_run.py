@@ -19,7 +19,7 @@ import msgspec
 from pyspark import SparkContext
 
 from headrace.app import Application
-from headrace.checkpoint.steps import AtStep, step
+from headrace.checkpoint.steps import AtStep
 from headrace.errors import AlreadyRunningError
 from headrace.log.kafka import transaction
 from headrace.spark.session import session
@@ -91,14 +91,18 @@ class ObservedProducer:
     """A producer that tells when a transaction is committed."""
 
     def __init__(self, producer: Any, at_step: AtStep) -> None:
-        self._producer, self._at_step = producer, at_step
+        self._producer, self._at_step, self._is_committing = producer, at_step, False
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._producer, name)
 
     def commit_transaction(self, timeout: float) -> None:
-        with step(TRANSACTION, self._at_step):
-            self._producer.commit_transaction(timeout)
+        if not self._is_committing:  # else a call without an answer is repeated, and goes on with the same commit
+            self._is_committing = True
+            self._at_step(f"before {TRANSACTION}")
+        self._producer.commit_transaction(timeout)
+        self._is_committing = False
+        self._at_step(f"after {TRANSACTION}")
 
 
 def observe_transactions(at_step: AtStep) -> None:

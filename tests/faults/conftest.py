@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -31,7 +32,8 @@ def jvm() -> Iterator[dict[str, str]]:
         assert keeper.stdout
         yield json.loads(keeper.stdout.readline())
         for process in members(keeper.pid):
-            os.kill(process, signal.SIGKILL)
+            with suppress(ProcessLookupError):
+                os.kill(process, signal.SIGKILL)
 
 
 @pytest.fixture(scope="session")

@@ -224,7 +224,8 @@ class Run:
             self.process.kill()
             self.process.wait()
         for process in members(self.process.pid):
-            os.kill(process, signal.SIGKILL)
+            with suppress(ProcessLookupError):
+                os.kill(process, signal.SIGKILL)
 
 
 def members(session: int) -> Iterator[int]:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
 from collections.abc import Collection
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -45,8 +47,13 @@ class Killer:
         if kill.whom == ZOMBIE:
             self.abandon()
         landed.write_text(" ".join(map(str, victims)))
+        number = _SIGNALS.get(kill.whom, signal.SIGKILL)
         for process in victims:
-            os.kill(process, _SIGNALS.get(kill.whom, signal.SIGKILL))
+            if process == os.getpid():  # this thread must not go on: a signal to the process may wait for another one
+                signal.pthread_kill(threading.get_ident(), number)
+            else:
+                with suppress(ProcessLookupError):  # the test has just ended it
+                    os.kill(process, number)
 
     def abandon(self) -> None:
         """As if this process were on a host that is cut off: no process finds it, and no process waits for it any more.
@@ -73,14 +80,16 @@ class Killer:
             case "home" | "zombie" | "sleeper":
                 return [os.getpid()]
             case "broker" | "stall" | "shutdown":
-                return [int((self.folder.parent / "broker").read_text())]
+                broker = int((self.folder.parent / "broker").read_text())
+                return [] if is_dead(broker) else [broker]  # the kill lands later, on the next one
             case "workers":
                 return [process for process in processes() if parent_of(process) == os.getpgrp()]
             case "slot":
                 return self.slots()[:1] if self.is_driver() else [os.getpid()]
             case _:
-                executors = self.executors()[:1] if self.is_driver() else [parent_of(os.getpgrp())]
-                assert all(map(is_java, executors))
+                own = parent_of(os.getpgrp())  # not in the driver, nor where micro-batches are planned
+                executors = [own] if is_java(own) and not self.is_driver() else self.executors()[:1]
+                assert executors
                 return executors
 
     # In the driver, which must have started its JVM itself.

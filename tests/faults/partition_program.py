@@ -18,7 +18,7 @@ from headrace import Application, Consumer, StreamsError, serde
 from tests.faults.networks import HERE, Hosts, address
 from tests.spark.places import PATIENCE_MS, Place, Words, counting, slots, wait_for
 
-STARTS = 3
+STARTS = 10
 
 
 def check_output(words: Words) -> None:

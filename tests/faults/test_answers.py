@@ -122,6 +122,7 @@ def test_every_answer_is_the_table_at_its_position(place, chance):
             place.goes_on(last, copy)
             for asked in (copy, disk, web):  # a loaded machine answers few questions between two faults
                 wait_until(lambda asked=asked: len(asked.answers) > ENOUGH, last)
+            wait_until(lambda: sum(len(answers_in(run.folder / "answers")) for run in place.runs) > ENOUGH, last)
         for asked in (copy, disk, web):
             wait_until(lambda asked=asked: place.read(asked.position) == place.fed, last)
         last.process.send_signal(signal.SIGTERM)

@@ -30,6 +30,7 @@ from tests.faults.committed_readers import CountWitness
 from tests.faults.deployment import Deployment, Run, wait_until
 from tests.faults.programs import WORD_COUNT, line
 from tests.faults.standalone_cluster import StandaloneCluster, WorkerProcess
+from tests.machine import Slowdown
 from tests.web.servers import Answer, ask
 
 pytestmark = [pytest.mark.spark, pytest.mark.kafka, pytest.mark.slow]
@@ -38,7 +39,9 @@ FAULTS = int(os.environ.get("HEADRACE_FAULTS", "3"))
 IS_REAL_TIME = os.environ.get("HEADRACE_PROCESSING_TRIGGER", "real-time") == "real-time"
 URL = re.compile(r"http://127\.0\.0\.1:\d+")
 QUICK = {"socket.timeout.ms": 1000, "socket.connection.setup.timeout.ms": 1000, "reconnect.backoff.max.ms": 200}
-CONFIG: dict[str, Any] = {"slot.lease.ms": 3000, "receipt.max.bytes": 0, **QUICK}
+CONFIG: dict[str, Any] = {
+    "slot.lease.ms": 3000, "receipt.max.bytes": 0, "default.api.timeout.ms": 180_000, **QUICK,
+}  # fmt: skip
 TOKEN = "a token of the tests"  # noqa: S105
 JOIN = 10.0  # seconds from the registration of an executor until its slots have tasks
 LINES = 40  # that are sent with every fault
@@ -103,15 +106,17 @@ class Scenario:
         except OSError:
             return None
 
+    def await_answer(self, path: str, method: str = "GET") -> Answer:
+        (answer,) = self.await_some(lambda: [some for some in [self.ask(path, method)] if some is not None])
+        return answer
+
     def scale(self, slots: int) -> None:
-        answer = self.ask(f"/actions/scale?slots={slots}", "POST")
-        assert answer is not None
+        answer = self.await_answer(f"/actions/scale?slots={slots}", "POST")
         assert answer.status == 200, answer.body
 
     def restored_entries(self) -> float:
         """Entries of state that slots have restored so far, from deltas of the checkpoint."""
-        answer = self.ask("/metrics")
-        assert answer is not None
+        answer = self.await_answer("/metrics")
         found = re.search(r"^headrace_restored_entries_total (\S+)$", answer.body.decode(), re.MULTILINE)
         assert found is not None
         return float(found[1])
@@ -199,7 +204,8 @@ def make_scenario(
 def kill_python_worker(scenario: Scenario, chance: random.Random) -> str:
     """Kills a Python worker of an executor. With the micro-batch trigger no slot is reported."""
     found = scenario.await_some(lambda: [one for worker in scenario.cluster.workers for one in worker.python_workers()])
-    os.kill(chance.choice(found), signal.SIGKILL)
+    with suppress(ProcessLookupError):  # it has ended by itself
+        os.kill(chance.choice(found), signal.SIGKILL)
     return f"SIGKILL for one of {len(found)} Python workers"
 
 
@@ -215,7 +221,8 @@ def stop_slot(scenario: Scenario, chance: random.Random) -> str:
 
 def send_signal(scenario: Scenario, chance: random.Random, number: signal.Signals) -> str:
     slot = chance.choice(scenario.await_some(scenario.slots))
-    os.kill(slot["process"], number)
+    with suppress(ProcessLookupError):  # it was lost before, and the report is older
+        os.kill(slot["process"], number)
     if number == signal.SIGSTOP:
         scenario.stopped.append(slot["process"])
     return f"{number.name} for slot {slot['slot']}"
@@ -223,7 +230,8 @@ def send_signal(scenario: Scenario, chance: random.Random, number: signal.Signal
 
 def kill_executor(scenario: Scenario, chance: random.Random) -> str:
     executors = scenario.await_some(lambda: [one for worker in scenario.cluster.workers for one in worker.executors()])
-    os.kill(chance.choice(executors), signal.SIGKILL)
+    with suppress(ProcessLookupError):  # it has ended by itself
+        os.kill(chance.choice(executors), signal.SIGKILL)
     return f"SIGKILL for one of {len(executors)} executors"
 
 
@@ -302,11 +310,11 @@ def test_a_worker_that_joins_gets_slots_and_standbys_take_over_from_one_that_is_
     worker = scenario.cluster.add_worker()
     joined = time.monotonic()
     worker.await_executor()  # a JVM, which takes as long as the machine is busy
-    started = time.monotonic()
+    started, slowdown = time.monotonic(), Slowdown()
     scenario.await_slots(5)
     took = time.monotonic() - started
     sys.stdout.write(f"a worker joins: an executor after {started - joined:.1f} s, slots {took:.1f} s after that\n")
-    assert took < JOIN * max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1))  # where others have the cores too
+    assert took < JOIN * slowdown.factor()
     scenario.scale(3)  # as many as the other two workers have room for, so that only the killed slots are replaced
     scenario.await_slots(3)
     scenario.await_results()
@@ -320,7 +328,7 @@ def test_a_worker_that_joins_gets_slots_and_standbys_take_over_from_one_that_is_
     scenario.feed(LINES)
     scenario.await_results()
     sys.stdout.write(f"results flow again {time.monotonic() - killed:.1f} s after a worker was killed\n")
-    assert scenario.reported()["moves"] > moves
+    wait_until(lambda: scenario.reported()["moves"] > moves, scenario.run)
     entries = scenario.restored_entries() - restored
     assert entries < WORDS / 20, f"{entries:.0f} entries came from the checkpoint, although there were standbys"
     scenario.cluster.workers.remove(victim)

@@ -16,7 +16,6 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, suppress
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -28,7 +27,19 @@ from headrace.testing import KafkaBroker
 from headrace.testing.broker import _answers
 from tests.faults.committed_readers import Line, Witness
 from tests.faults.deployment import Deployment, Row, Run, wait_until
-from tests.faults.kills import BROKER, HANG, HOME, SHUTDOWN, SLEEPER, STALL, TRANSACTION, WORKERS, ZOMBIE, Kill
+from tests.faults.kills import (
+    BROKER,
+    HANG,
+    HOME,
+    SHUTDOWN,
+    SLEEPER,
+    STALL,
+    TRANSACTION,
+    WORKERS,
+    ZOMBIE,
+    Kill,
+    status_of,
+)
 
 pytestmark = [pytest.mark.spark, pytest.mark.kafka, pytest.mark.slow]
 
@@ -38,7 +49,7 @@ IS_LONG = KILLS > SHORT
 QUICK = {"socket.timeout.ms": 1000, "socket.connection.setup.timeout.ms": 1000, "reconnect.backoff.max.ms": 200}
 SMALL: dict[str, Any] = {"batch.max.records": 2, "receipt.max.bytes": 0, "slot.lease.ms": 3000, **QUICK}
 SHARED = {**SMALL, "delivery.job.min.bytes": 1}  # every batch is delivered by a Spark job
-HASTY = {**SMALL, "default.api.timeout.ms": 2000}  # gives up before a broker is back
+HASTY = {**SMALL, "default.api.timeout.ms": 10_000}  # gives up before a broker is back
 PATIENT = {**SMALL, "default.api.timeout.ms": 180_000}  # however busy the machine is on which the broker starts
 DEFAULT = {"batch.max.records": 2, "receipt.max.bytes": 0}  # of a client: a request waits for 60 seconds
 FORMS = [pytest.param(SMALL, id="by one"), pytest.param(SHARED, id="in shares", marks=pytest.mark.long)]
@@ -67,7 +78,9 @@ class Scenario:
         self._note_broker()
 
     def _note_broker(self) -> None:
-        (self.place.folder / "broker").write_text(str(self.broker.pid))
+        new = self.place.folder / "broker.new"
+        new.write_text(str(self.broker.pid))
+        new.replace(self.place.folder / "broker")
 
     def restart_broker(self, *, at_once: bool = True, clean: bool = False) -> None:
         """Not at once: after its cluster has noticed that it was away."""
@@ -170,7 +183,7 @@ def killed_soon(run: Run, chance: random.Random) -> None:
 def test_drivers_and_workers_that_are_killed_at_any_time_lose_nothing_and_repeat_nothing(
     make_scenario, jvm, chance, config
 ):
-    scenario, landed = make_scenario(30 * KILLS + 60, config=config), 0
+    scenario, landed = make_scenario(60 * KILLS + 120, config=config), 0
     while landed < KILLS:
         run = scenario.place.start(*kills_of_workers(chance), environment=jvm)
         goal = scenario.witness.count + chance.randrange(1, 40)
@@ -189,10 +202,6 @@ def test_a_worker_that_wakes_up_when_others_have_done_its_work_does_no_harm(make
     wake_up_later(scenario, run, *run.victims(0))
     run.ends_well()
     scenario.check()
-
-
-def state_of(process: int) -> str:
-    return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0]
 
 
 def test_of_two_instances_the_one_that_slept_in_the_middle_of_a_commit_must_stop(make_scenario, jvm):
@@ -226,7 +235,7 @@ def test_processes_killed_or_stopped_while_they_deliver_shares_lose_and_repeat_n
 
 def wake_up_later(scenario: Scenario, run: Run, zombie: int) -> None:
     """When others have done its work."""
-    wait_until(lambda: state_of(zombie) == "T", run)
+    wait_until(lambda: status_of(zombie)[0] in "TXZ", run)  # Spark may have killed it already
     goal = scenario.witness.count + 40
     wait_until(lambda: scenario.witness.count >= goal, run)
     with suppress(ProcessLookupError):  # Spark kills a slot that was replaced
@@ -235,13 +244,13 @@ def wake_up_later(scenario: Scenario, run: Run, zombie: int) -> None:
 
 # ----------------------------------------------------------------------------------------------------------- brokers
 def test_brokers_that_die_or_stand_still_during_a_commit_are_waited_for(make_scenario, jvm):
-    scenario = make_scenario(200)
+    scenario = make_scenario(200, config=PATIENT)
     kills = [Kill(f"before {TRANSACTION}", 6, BROKER), Kill(f"after {TRANSACTION}", 12, BROKER)]
     run = scenario.place.start(*kills, Kill(f"before {TRANSACTION}", 18, STALL), environment=jvm)
     for number in (1, 2):
-        wait_until(lambda number=number: run.landed() == number, run)
+        wait_until(lambda number=number: run.landed() >= number, run)
         scenario.restart_broker(at_once=False)
-    wait_until(lambda: run.landed() == 3, run)
+    wait_until(lambda: run.landed() >= 3, run)
     warnings = len(WAITING.findall(run.said))
     wait_until(lambda: len(WAITING.findall(run.said)) > warnings, run)
     scenario.broker.resume()
@@ -291,6 +300,7 @@ def test_an_application_that_gives_up_on_its_broker_says_so_and_the_next_one_goe
     assert run.landed()
     assert "Are the brokers running, and reachable" in run.said
     scenario.broker.resume()
+    scenario.place.settings.config = PATIENT
     scenario.place.start(environment=jvm).ends_well()
     scenario.check()
 

@@ -9,7 +9,7 @@ from typing import Any
 import confluent_kafka.admin
 import pytest
 
-from headrace.errors import LogUnavailableError, StreamsError
+from headrace.errors import LogBusyError, LogUnavailableError, StreamsError
 from headrace.log.kafka import KafkaLog
 from headrace.log.protocol import Records
 from headrace.model.ids import TopicPartition
@@ -112,7 +112,7 @@ def deliver_stubbornly(log: KafkaLog, number: int) -> None:
     for _ in range(5):
         try:
             log.deliver("app", number, items(number))
-        except LogUnavailableError:
+        except (LogUnavailableError, LogBusyError):
             continue
         return
     pytest.fail(f"batch {number} could not be delivered")

@@ -5,12 +5,15 @@ from __future__ import annotations
 import multiprocessing
 import pickle
 from collections.abc import Callable
+from concurrent.futures import Future
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from headrace.errors import ConfigError, LogUnavailableError, OffsetOutOfRangeError
 from headrace.log.kafka import KafkaLog
+from headrace.log.kafka import reader as kafka_reader
 from headrace.log.kafka.clients import kafka
 from headrace.log.open import open_log
 from headrace.log.protocol import Extent, Records
@@ -68,6 +71,21 @@ def test_a_transaction_that_is_open_holds_back_what_comes_after_it(prefixed: Pre
     transaction(prefixed, end, b"open")
     until(lambda: prefixed.extents(["a"])[A], Extent(0, 3))
     assert values(prefixed, A) == [b"open", b"later"]
+
+
+def test_an_offset_that_a_leader_did_not_give_is_asked_for_again(prefixed: PrefixedLog, monkeypatch):
+    """The client reports an answer that was lost as the offset -1001, without an error."""
+    prefixed.append([(A, records(b"0"))])
+    ask_all, lost = kafka_reader.ask_all, Future[Any]()
+    lost.set_result(SimpleNamespace(offset=kafka.OFFSET_INVALID))
+
+    def lose_answers(*given: Any) -> Any:
+        monkeypatch.setattr(kafka_reader, "ask_all", ask_all)
+        return dict.fromkeys(ask_all(*given), lost)
+
+    monkeypatch.setattr(kafka_reader, "ask_all", lose_answers)
+    assert prefixed.extents(["a"])[A] == Extent(0, 1)
+    assert kafka_reader.ask_all is ask_all
 
 
 def test_all_times_come_back(prefixed: PrefixedLog):

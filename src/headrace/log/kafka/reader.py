@@ -185,7 +185,7 @@ class PartitionReader:
         found: list[Any] = []
         with suppress(kafka.KafkaException):
             found = client.offsets_for_times(wanted, timeout=_ENDS_TIMEOUT) if wanted else []
-        if len(found) == len(wanted) and not any(at.error for at in found):
+        if len(found) == len(wanted) and not any(at.error or at.offset < 0 for at in found):
             return {TopicPartition(at.topic, at.partition): at.offset for at in found}
         return self._request_offsets(dict.fromkeys(partitions, _LATEST))[0]
 
@@ -219,7 +219,10 @@ class PartitionReader:
         doing = f"asking for the offsets of {', '.join(names)}"
         for (i, at), future in ask_all(self._admin, doing, request, NO_ANSWER).items():
             with translate_errors(f"asking for the offsets of {at}"):
-                found[i][at] = future.result().offset
+                offset = future.result().offset
+                if offset == kafka.OFFSET_INVALID:  # the client reports a leader that did not answer as a success
+                    raise LogBusyError(f"asking for the offsets of {at} got no answer. {CHECK_BROKERS}")
+                found[i][at] = offset
         return found
 
     def offsets_for_times(self, times: Mapping[TopicPartition, int]) -> dict[TopicPartition, int | None]:

@@ -24,7 +24,7 @@ from headrace.log.topic_config import (
 from headrace.log.validation import check_topic_ids, unknown_topic
 
 _PAUSE = 0.005  # seconds: brokers learn what the controller has decided some milliseconds later
-_PROPAGATION = 5.0  # seconds within which every broker learns of a new topic
+_PROPAGATION = 15.0  # seconds within which every broker learns of a new topic
 _TOPIC = kafka_admin.ConfigResource.Type.TOPIC
 _UNKNOWN = {kafka.KafkaError.UNKNOWN_TOPIC_OR_PART, kafka.KafkaError.TOPIC_EXCEPTION}
 
