@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from headrace import Admin, Application, Punctuation, Record, StreamsBuilder, StreamsError, serde
+from headrace import Admin, Application, Producer, Punctuation, Record, StreamsBuilder, StreamsError, serde
+from headrace.checkpoint.compaction import CompactionPolicy
 from headrace.config import settings
 from headrace.errors import ProcessingError
 from headrace.topology.builder import Topology
@@ -255,6 +256,37 @@ def test_a_global_table_is_complete_before_the_first_record_is_joined_with_it(pl
     place.send("names", "a", "b")
     place.app(builder.build()).run_available()
     assert place.read("out") == ["a a", "b b"]
+
+
+def test_a_slot_that_was_idle_joins_with_the_latest_global_table(place: Place):
+    """Meanwhile the deltas between its copy of the table and the latest one were merged."""
+    builder = StreamsBuilder()
+    names = builder.global_table("names", key=serde.STRING, value=serde.STRING)
+    stream = builder.stream("in", key=serde.STRING, value=serde.STRING)
+    stream.left_join(names, lambda value, name: f"{value} {name}", on=lambda key, value: key).to(
+        "out", value=serde.STRING
+    )
+    stream.group_by_key().count()  # a task with state runs only if it has input
+    place.create("in", partitions=2)
+    place.create("names", "out")
+    with (
+        place.app(builder.build(), num_stream_threads=2) as app,
+        Producer(place.log, key=serde.STRING, value=serde.STRING) as producer,
+    ):
+        for version in range(2 * CompactionPolicy().max_deltas):
+            producer.send("names", "a", str(version))
+            producer.flush()
+            app.drain(PATIENCE_MS)
+            if version < 2:  # an undo of the last change does not lead to the beginning
+                send_to_all(place, app)
+        send_to_all(place, app)
+    assert place.read("out") == [*["a 0"] * 2, *["a 1"] * 2, *[f"a {version}"] * 2]
+
+
+def send_to_all(place: Place, app: Application) -> None:
+    for partition in range(2):
+        place.send("in", "a", partition=partition)
+    app.drain(PATIENCE_MS)
 
 
 def test_a_record_that_the_log_would_refuse_is_refused_before_it_is_committed(place: Place):

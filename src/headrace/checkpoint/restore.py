@@ -46,7 +46,8 @@ class EngineProvider(Protocol):
 class Restored(NamedTuple):
     """An engine at the wanted version, and how it got there.
 
-    Stores that are open on the engine are stale unless it was READY: refresh them, or open them again after RESTORED.
+    Stores that are open on the engine are stale unless it was READY: refresh them. After RESTORED an engine on disk is
+    another one: open the stores again.
     """
 
     engine: Engine
@@ -121,7 +122,7 @@ def _apply(engine: Engine, how: str, deltas: DeltaChain, read: Callable[[DeltaRe
 
 # ---------------------------------------------------------------------------------------------------------- providers
 class MemoryEngineProvider:
-    """Keeps an engine in memory."""
+    """Keeps an engine in memory, always the same one."""
 
     def __init__(self) -> None:
         self._engine = MemoryEngine()
@@ -130,7 +131,7 @@ class MemoryEngineProvider:
         return self._engine
 
     def clear(self) -> Engine:
-        self._engine = MemoryEngine()
+        self._engine.clear()
         return self._engine
 
 

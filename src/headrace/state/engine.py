@@ -114,6 +114,12 @@ class MemoryEngine:
         self._before = None
         self._write(changes)
 
+    def clear(self) -> None:
+        """Removes everything. What is open on the engine stays open on it."""
+        self.version, self._before = None, None
+        self._entries.clear()
+        self._keys.clear()
+
     def close(self) -> None:
         pass
 
