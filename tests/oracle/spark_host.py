@@ -16,23 +16,29 @@ from headrace.log.protocol import Records
 from headrace.model.ids import TopicPartition
 from headrace.spark.session import session
 from headrace.testing import KafkaBroker
+from tests.oracle.language import Case, Spec
+from tests.oracle.topologies import Program
 
 
-def configuration(case: dict[str, Any]) -> dict[str, Any]:
-    """As in the driver: without caching and without waiting between emissions, unless the case says so."""
+def configuration(case: Case, scope: str = "application") -> dict[str, Any]:
+    """As in the driver: without caching and without waiting between emissions, unless the case says so.
+
+    In the driver the whole topology of a case is one task, so its stream time is that of the application.
+    """
     given = case.get("config", {})
     config = {
         "statestore.cache.max.bytes": given.get("cache_max_bytes", 0),
         "emit.interval.ms": given.get("emit_interval_ms", 0),
-        "stream.time.scope": "application",  # in the driver the whole topology is one task
+        "stream.time.scope": scope,
     }
-    return config | ({"dsl.store.suppliers.class": "memory"} if given.get("store_type") == "in_memory" else {})
+    config |= {"dsl.store.suppliers.class": "memory"} if given.get("store_type") == "in_memory" else {}
+    return config | ({"dsl.store.format": given["store_format"]} if "store_format" in given else {})
 
 
 class SparkHost:
     """What `interpret.py --host` and the tests ask of a host."""
 
-    def __init__(self, topology: Topology, case: dict[str, Any]) -> None:
+    def __init__(self, topology: Topology, case: Case, *, scope: str = "application") -> None:
         self.folder = tempfile.mkdtemp(prefix="headrace-case-")
         address = self.address()
         self.log = open_log(address)
@@ -45,7 +51,7 @@ class SparkHost:
             checkpoint=f"{self.folder}/checkpoint",
             state_dir=f"{self.folder}/state",
             spark=session(),
-            config=configuration(case),
+            config=configuration(case, scope),
         )
         self.app.start()
         self.read_to: dict[str, int] = {}
@@ -54,10 +60,16 @@ class SparkHost:
         return f"file:{self.folder}/log"
 
     def pipe(self, topic: str, record: Record, *, key: serde.Serde, value: serde.Serde) -> None:
-        raw_key = None if record.key is None else key.encode(record.key)
-        raw_value = None if record.value is None else value.encode(record.value)
-        records = Records([raw_key], [raw_value], [record.timestamp], [record.headers])
-        self.log.append([(TopicPartition(topic, 0), records)])
+        self.log.append([encoded(topic, record, key, value)])
+
+    def append(self, piped: Iterable[tuple[Program, Spec]]) -> None:
+        """Writes the records of a step of several programs at once."""
+        self.log.append(
+            [
+                encoded(spec["topic"], record_of(spec), **program.types_of(spec["topic"]).serdes)
+                for program, spec in piped
+            ]
+        )
 
     def advance_wall_clock(self, ms: int) -> None:
         pass
@@ -94,6 +106,18 @@ class SparkHost:
         self.app.stop()
         self.log.close()
         shutil.rmtree(self.folder, ignore_errors=True)
+
+
+def record_of(piped: Spec) -> Record:
+    """The record of a step."""
+    headers = [(name, None if value is None else value.encode()) for name, value in piped.get("headers", [])]
+    return Record(piped.get("key"), piped.get("value"), piped["ts"], tuple(headers))
+
+
+def encoded(topic: str, record: Record, key: serde.Serde, value: serde.Serde) -> tuple[TopicPartition, Records]:
+    raw_key = None if record.key is None else key.encode(record.key)
+    raw_value = None if record.value is None else value.encode(record.value)
+    return TopicPartition(topic, 0), Records([raw_key], [raw_value], [record.timestamp], [record.headers])
 
 
 @cache

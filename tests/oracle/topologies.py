@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Collection
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import headrace as hr
 from tests.oracle import functions as fn
@@ -23,18 +23,32 @@ class Shape(NamedTuple):
     key: Type
 
 
-class Program:
-    """The topology of a case, the types of its topics and the shapes of its stores."""
+def optimization(case: Case) -> Literal["all"] | None:
+    return "all" if case.get("config", {}).get("optimization") == "all" else None
 
-    def __init__(self, case: Case) -> None:
+
+class Program:
+    """The topology of a case, the types of its topics and the shapes of its stores.
+
+    With a `builder` the operators of the case join those of other cases. Then `add_by_hand` completes the topology.
+    """
+
+    def __init__(self, case: Case, builder: hr.StreamsBuilder | None = None) -> None:
         self.sinks: dict[str, Types] = {}
         self.stores: dict[str, Shape] = {}
         self._sources: dict[str, Types] = {}
         self._patterns: dict[str, Types] = {}
         self._routes: list[tuple[Callable[[str], bool], Types]] = []  # topics that a router may choose
         self._defined: dict[str, Defined] = {}
-        self._builder = hr.StreamsBuilder()
-        self.topology = self._build(case)
+        self._builder = builder or hr.StreamsBuilder()
+        sentences = [s for s in case["topology"] if not s["op"].startswith("papi_")]
+        for s in sentences:
+            defined = self._sentence(s)
+            if defined is not None:
+                self._defined[s["id"]] = defined
+        if builder is None:
+            self.topology = self._builder.build(optimize=optimization(case)) if sentences else hr.Topology()
+            self.add_by_hand(self.topology, case)
 
     def types_at(self, id_: str) -> Types:
         """The types of what a statement defines."""
@@ -53,18 +67,11 @@ class Program:
         return self.sinks | routed
 
     # -------------------------------------------------------------------------------------------------- statements
-    def _build(self, case: Case) -> hr.Topology:
-        by_hand = [s for s in case["topology"] if s["op"].startswith("papi_")]
-        sentences = [s for s in case["topology"] if not s["op"].startswith("papi_")]
-        for s in sentences:
-            defined = self._sentence(s)
-            if defined is not None:
-                self._defined[s["id"]] = defined
-        optimize = "all" if case.get("config", {}).get("optimization") == "all" else None
-        topology = self._builder.build(optimize=optimize) if sentences else hr.Topology()
-        for s in by_hand:
-            self._add_by_hand(topology, s)
-        return topology
+    def add_by_hand(self, topology: hr.Topology, case: Case) -> None:
+        """Adds what the case adds to a topology itself, not to a builder."""
+        for s in case["topology"]:
+            if s["op"].startswith("papi_"):
+                self._add_by_hand(topology, s)
 
     def _add_by_hand(self, topology: hr.Topology, s: Spec) -> None:
         match s["op"]:
