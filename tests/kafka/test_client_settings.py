@@ -62,7 +62,7 @@ def test_the_console_tools_take_a_password_from_the_environment(
     monkeypatch: pytest.MonkeyPatch,
 ):
     kept = [line for line in login.read_text().splitlines() if not line.startswith("sasl.password")]
-    (tmp_path / "client.properties").write_text("\n".join(kept))
+    (tmp_path / "client.properties").write_text("\n".join([*kept, "default.api.timeout.ms=60000"]))
     options = ("--log", guarded.secured, "--command-config", str(tmp_path / "client.properties"))
     monkeypatch.setenv("HEADRACE_SASL_PASSWORD", guarded.settings_of("ada")["sasl.password"])
     assert Here(capfd)("topics", "list", *options).code == 0

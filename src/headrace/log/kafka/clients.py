@@ -117,23 +117,23 @@ class AdminConnection:
         self.settings = settings
         self._lock = threading.Lock()
         self._client: Any = None
-        self._error: Any = None
+        self._errors: list[Any] = []
 
     @property
     def client(self) -> Any:
         with self._lock:
             if self._client is None:
-                self._client = create_client("admin", self.settings, {"error_cb": self._on_error})
+                self._client = create_client("admin", self.settings, {"error_cb": self._add_error})
             return self._client
 
-    def _on_error(self, error: Any) -> None:
-        self._error = error
+    def _add_error(self, error: Any) -> None:
+        self._errors.append(error)
 
-    def poll_error(self) -> Any:
-        """Returns the error of the connection, such as a refused login; None if there is none."""
-        self._error = None
+    def poll_errors(self) -> list[Any]:
+        """Returns the new errors of the connection: a refused login may be followed by "all brokers are down"."""
+        self._errors = []
         self.client.poll(0)
-        return self._error
+        return self._errors
 
     def close(self) -> None:
         with self._lock:

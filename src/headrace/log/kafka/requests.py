@@ -147,9 +147,11 @@ def ask(admin: AdminConnection, doing: str, question: Callable[[float], Answer])
         try:
             return question(deadline.next_slice())
         except kafka.KafkaException as error:
-            if code_of(error) not in NO_ANSWER or deadline.left <= 0:
+            if code_of(error) not in NO_ANSWER:
                 raise translate_error(error.args[0], doing) from error
-        _raise_refusal(admin, doing)
+            _raise_refusal(admin, doing)
+            if deadline.left <= 0:
+                raise translate_error(error.args[0], doing) from error
         deadline.warn_if_due()
         time.sleep(max(min(deadline.left, _PAUSE), 0))
 
@@ -211,6 +213,6 @@ def _is_retried(future: Future[Any], retried: Collection[int]) -> bool:
 
 def _raise_refusal(admin: AdminConnection, doing: str) -> None:
     """Raises the error of the connection if waiting would not help."""
-    found = admin.poll_error()
-    if found is not None and found.code() in REFUSED:
-        raise translate_error(found, doing)
+    for error in admin.poll_errors():
+        if error.code() in REFUSED:
+            raise translate_error(error, doing)
