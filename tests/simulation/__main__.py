@@ -13,14 +13,16 @@ import sys
 import time
 from collections import Counter
 from concurrent.futures import ProcessPoolExecutor
+from functools import partial
 
 from tests.simulation.faults import KINDS
+from tests.simulation.programs import FAMILIES
 from tests.simulation.scheduler import Scheduler
 from tests.simulation.shrinking import report
 from tests.simulation.world import Limits, Outcome, simulate
 
 
-def run_seeds(first: int, count: int) -> tuple[list[Outcome], list[str]]:
+def run_seeds(first: int, count: int, limits: Limits | None = None) -> tuple[list[Outcome], list[str]]:
     """Runs seeds in this process. Returns their outcomes, and the reports of those that fail."""
     logging.disable(logging.CRITICAL)  # faults make the classes under test write warnings
     outcomes: list[Outcome] = []
@@ -28,9 +30,9 @@ def run_seeds(first: int, count: int) -> tuple[list[Outcome], list[str]]:
     try:
         for seed in range(first, first + count):
             try:
-                outcomes.append(simulate(seed))
+                outcomes.append(simulate(seed, limits))
             except Exception as error:  # noqa: BLE001 - every error is one that a run has found
-                failures.append(report(seed, error))
+                failures.append(report(seed, error, limits))
     finally:
         logging.disable(logging.NOTSET)
     return outcomes, failures
@@ -41,14 +43,14 @@ def say(what: str) -> None:
     sys.stdout.flush()
 
 
-def run_all(first: int, runs: int) -> int:
+def run_all(first: int, runs: int, limits: Limits) -> int:
     began, block = time.monotonic(), 25
     starts = range(first, first + runs, block)
     sizes = [min(block, first + runs - start) for start in starts]
     outcomes: list[Outcome] = []
     failures: list[str] = []
     with ProcessPoolExecutor(os.cpu_count()) as pool:
-        for some, failed in pool.map(run_seeds, starts, sizes):
+        for some, failed in pool.map(partial(run_seeds, limits=limits), starts, sizes):
             outcomes += some
             failures += failed
             for failure in failed:
@@ -81,6 +83,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0, help="the first seed")
     parser.add_argument("--runs", type=int, default=1000, help="how many seeds")
     parser.add_argument("--trace", action="store_true", help="run one seed and show what happens")
+    parser.add_argument("--family", choices=FAMILIES, help="of the programs; without it the seed decides")
     parser.add_argument("--faults", type=int, default=Limits().faults)
     parser.add_argument("--records", type=int)
     parser.add_argument("--instances", type=int)
@@ -88,12 +91,10 @@ def main() -> int:
     parser.add_argument("--leave-out", default="", help="statements of the topology, one after the other")
     parser.add_argument("--without", default="", help="kinds of faults that do not happen")
     given = parser.parse_args()
-    if not given.trace:
-        return run_all(given.seed, given.runs)
     statements = tuple(int(some) for some in given.leave_out.split(",") if some)
     without = frozenset(kind for kind in given.without.split(",") if kind)
-    limits = Limits(given.records, given.faults, without, given.instances, given.slots, statements)
-    return show(given.seed, limits)
+    limits = Limits(given.records, given.faults, without, given.instances, given.slots, statements, given.family)
+    return show(given.seed, limits) if given.trace else run_all(given.seed, given.runs, limits)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """Mistakes that the simulation must find: each puts one into the real classes while a `with` block runs.
 
-Those at the end were bugs of Headrace that the simulation has found.
+Those at the end were bugs of Headrace. The simulation has found all of them but the last.
 """
 
 from __future__ import annotations
@@ -337,6 +337,17 @@ def read_the_manifests_only_once() -> Any:
     return patch.object(recovery, "recover_ledger", recover)
 
 
+# ------------------------------------------------------------------------------------------------- a bug that it missed
+def rebuild_a_global_table_beside_its_stores() -> Any:
+    """A slot that had run no task for a while rebuilt its copy, and its stores stayed on the one before."""
+
+    def clear(self: Any) -> MemoryEngine:
+        self._engine = MemoryEngine()
+        return self._engine
+
+    return patch.object(restore.MemoryEngineProvider, "clear", clear)
+
+
 MISTAKES: dict[str, Mistake] = {
     mistake.__name__: mistake
     for mistake in (
@@ -374,5 +385,6 @@ MISTAKES: dict[str, Mistake] = {
         read_the_manifests_only_once,
         trust_a_manifest_that_was_created_late,
         read_the_clocks_of_a_takeover_just_before_its_manifest,
+        rebuild_a_global_table_beside_its_stores,
     )
 }

@@ -13,6 +13,7 @@ from headrace.checkpoint.manifest import Manifest, Outbox, decode_manifest
 from headrace.checkpoint.sink_delivery import FOLDER as SINKS
 from headrace.model.ids import TaskId, TopicPartition
 from tests.simulation.log import StoredLog
+from tests.simulation.programs import Commit
 from tests.simulation.scheduler import Scheduler
 from tests.simulation.storage import Bucket
 
@@ -28,6 +29,7 @@ class Monitor:
         self._outboxes: dict[int, tuple[Outbox, ...]] = {}
         self._carried: list[BlobRef] = []
         self._positions: dict[TopicPartition, int] = {}
+        self.commits: list[Commit] = []  # by number of the manifest
         self._application = ""
         self._replaced: set[tuple[int, int]] = set()  # number and epoch of manifests that a replaced owner created
         self._history: list[dict[str, Any]] = []  # what this object had before each of the last manifests
@@ -68,6 +70,8 @@ class Monitor:
         self._carried = [rows.blob for rows in manifest.carried]
         for topic, places in manifest.positions.items():
             self._positions |= {TopicPartition(topic, partition): offset for partition, offset in places.items()}
+        ends = {at: len(self._stored.rows[at]) for at in self._positions}
+        self.commits.append(Commit(manifest.epoch, dict(self._positions), ends))
 
     def _needed(self) -> list[BlobRef]:
         """What the last manifest builds on, and what is not delivered yet."""

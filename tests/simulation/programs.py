@@ -5,19 +5,20 @@ words       several partitions and two levels: every key has exactly the driver'
             several versions of the program, with other task counts and stores; some have a sink for another system
 tags        a function that never gives the same twice: every record once, and the state is what was delivered
 references  a foreign-key join, whose rows are carried from batch to batch: the driver's table at the end
+globals     a global table and a global store: every record shows what the batch before its own has left in them
 """
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections import Counter, defaultdict
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import pairwise
 from random import Random
 from typing import Any, NamedTuple
 
-from headrace import StreamsBuilder, Topology, serde
+from headrace import FixedKeyRecord, Record, Stores, StreamsBuilder, Topology, serde
 from headrace.checkpoint.change_plan import align_fingerprint
 from headrace.checkpoint.fingerprint import Fingerprint, compute_fingerprint
 from headrace.checkpoint.rescale import Divider
@@ -26,6 +27,7 @@ from headrace.model.ids import TopicPartition
 from headrace.model.partitioner import partition_of
 from headrace.runtime.partitioning import lay_out_state
 from headrace.spark.job import Job
+from headrace.spark.topics import find_global_topics
 from headrace.testing import TopologyTestDriver
 from headrace.topology.graph import Graph
 from headrace.topology.subtopologies import Plan, partition_counts, plan, task_counts
@@ -40,7 +42,19 @@ from tests.simulation.sink import NAME, SimulatedSink, Target
 APPLICATION = "oracle"
 TEXTS: dict[str, Any] = {"key": serde.STRING, "value": serde.STRING}
 Outputs = dict[str, list[Row]]  # by topic
-FAMILIES = ("topology", "words", "tags", "references")
+FAMILIES = ("topology", "words", "tags", "references", "globals")
+GLOBALS = ("names", "notes")  # the topics of global tables
+
+
+class Commit(NamedTuple):
+    """What a manifest says of the input; its number is its place in a list of all of them."""
+
+    epoch: int
+    positions: Mapping[TopicPartition, int]  # up to where all batches have read
+    ends: Mapping[TopicPartition, int]  # of the log, when the manifest was created
+
+
+Commits = Sequence[Commit]
 
 
 class Shape(NamedTuple):
@@ -108,6 +122,8 @@ class Version:
         before = align_fingerprint(before, graph, stages, config)
         internal = partition_counts(graph, stages, self.topics, before.partitions if before else None)
         tasks = dict(task_counts(stages, self.topics, internal))
+        if stages.global_nodes:
+            tasks[len(stages.stages)] = 1
         job = Job(APPLICATION, graph, stages, config, tasks, internal, "simulated", "simulated", "simulated")
         return job, compute_fingerprint(graph, stages, config, tasks=tasks, partitions=internal, before=before)
 
@@ -125,7 +141,7 @@ class Program:
     topics: Mapping[str, int]
     sources: list[str]
     feed: list[tuple[TopicPartition, Row]]
-    compare: Callable[[StoredLog], None]
+    compare: Callable[[StoredLog, Commits], None]
     target: Target | None = None  # of the sink
 
 
@@ -146,7 +162,7 @@ def random_input(random: Random, family: str | None = None) -> Input:
     partitions, count = random.choice([1, 2, 3]), random.randrange(1, 25)
     records = RECORDS[family](random, count)
     shapes: tuple[Shape, ...] = ()
-    if family == "words" and random.random() < 0.7:
+    if family in ("words", "globals") and random.random() < 0.7:
         sizes = random.sample([1, 2, 3, 4], random.choice([2, 3]))
         shapes = tuple(Shape(size, random.random() < 0.4) for size in sizes)
     has_sink = family in ("words", "tags") and random.random() < 0.5
@@ -173,7 +189,24 @@ def random_references(random: Random, count: int) -> list[tuple[str, str | None,
     return found
 
 
-RECORDS = {"words": random_lines, "tags": random_lines, "references": random_references}
+def random_lookups(random: Random, count: int) -> list[tuple[str, str | None, str | None, int]]:
+    """Lines begin with the name that they look up. Between them come changes, often enough for deltas to be merged."""
+    names, most = ["n0", "n1", "n2", "n3"], random.choice([2, 8, 20])
+    found: list[tuple[str, str | None, str | None, int]] = []
+    for at in range(count):
+        found.append(("lines", random.choice("abcdef"), f"{random.choice(names)} {at}", 10 * len(found)))
+        for change in range(random.randrange(most) if len(found) < 100 else 0):
+            value = None if random.random() < 0.1 else f"value {at}.{change}"
+            found.append((random.choice(["names", "names", "notes"]), random.choice(names), value, 10 * len(found)))
+    return found
+
+
+RECORDS = {
+    "words": random_lines,
+    "tags": random_lines,
+    "references": random_references,
+    "globals": random_lookups,
+}
 
 
 # ---------------------------------------------------------------------------------------------------------- topologies
@@ -216,7 +249,49 @@ def join_references(tag: Callable[[], str], shape: Shape, target: Target | None)
     return builder.build()
 
 
-TOPOLOGIES = {"words": count_words, "tags": tag_lines, "references": join_references}
+class KeepNote:
+    """Fills the global store: the last value of a key, and how many it has had."""
+
+    def init(self, context: Any) -> None:
+        self._notes = context.store("notes")
+
+    def process(self, record: Record[str, str]) -> None:
+        count, _, _ = (self._notes.get(record.key) or "0 ").partition(" ")
+        self._notes.put(record.key, f"{int(count) + 1} {record.value}")
+
+
+class ShowNote:
+    """Appends what the global store has of the name in a line."""
+
+    def init(self, context: Any) -> None:
+        self._notes, self._context = context.store("notes"), context
+
+    def process(self, record: FixedKeyRecord[str, str]) -> None:
+        note = self._notes.get(record.value.split()[0])
+        self._context.forward(record.with_value(f"{record.value}|{note}"))
+
+
+def look_up_globals(tag: Callable[[], str], shape: Shape, target: Target | None) -> Topology:
+    """Looks up each line in the task that reads it, and behind a repartition.
+
+    The counts are state: a task with state runs only when it has input, and misses changes of the global table.
+    """
+    builder = StreamsBuilder().add_global_store(Stores.key_value("notes", **TEXTS), "notes", KeepNote, **TEXTS)
+    names = builder.global_table("names", **TEXTS)
+    lines = builder.stream("lines", **TEXTS)
+    by_name = lines.select_key(lambda _, line: line.split()[0])
+    moved = by_name.repartition(name="by-name", partitions=shape.partitions, **TEXTS)
+    for stream, topic in ((lines, "direct"), (moved, "moved")):
+        joined = stream.left_join(names, lambda line, name: f"{line}|{name}", on=lambda _, line: line.split()[0])
+        joined.process_values(ShowNote).to(topic, **TEXTS)
+        counts = stream.group_by_key(**TEXTS).count(store=f"{topic}-counts")
+        counts.to_stream().map_values(str).to(f"{topic}-counts", **TEXTS)
+    if shape.has_store:  # of a sub-topology of its own: the global stores get another number
+        lines.group_by(lambda _, line: line.split()[0], **TEXTS).count(store="names-seen")
+    return builder.build()
+
+
+TOPOLOGIES = {"words": count_words, "tags": tag_lines, "references": join_references, "globals": look_up_globals}
 
 
 # ------------------------------------------------------------------------------------------------------------ planning
@@ -232,8 +307,9 @@ def plan_program(given: Input, random: Random) -> Program:
     shapes = given.shapes or (Shape(),)
     topologies = [build(tag, shape, target) for shape in shapes]
     settings = {"application.id": APPLICATION, "statestore.cache.max.bytes": 0, **given.settings}
-    stages = plan(topologies[0].graph()).stages
-    sources = sorted({topic for stage in stages.values() for topic in stage.topics})
+    graph = topologies[0].graph()
+    stages = plan(graph).stages
+    sources = sorted({topic for stage in stages.values() for topic in stage.topics} | find_global_topics(graph))
     rows = [(topic, key.encode() if key else None, value.encode() if value else None, at)
             for topic, key, value, at in given.records]  # fmt: skip
     feed = [
@@ -245,11 +321,23 @@ def plan_program(given: Input, random: Random) -> Program:
             driver.pipe_row(topic, key, value, at, ())
         produced = {topic: [(row[2], row[3], row[4], row[5]) for row in driver.queue(topic)]
                     for topic in driver.produced_topics if not topic.startswith(f"{APPLICATION}-")}  # fmt: skip
-    written = {"words": ["out", "upper"], "tags": ["out", "tagged"], "references": ["out"]}[given.family]
+    written = {
+        "words": ["out", "upper"],
+        "tags": ["out", "tagged"],
+        "references": ["out"],
+        "globals": ["direct", "direct-counts", "moved", "moved-counts"],
+    }[given.family]
     topics = dict.fromkeys([*sources, *written], given.partitions)
-    compare = {"words": compare_keys, "tags": compare_tags, "references": compare_tables}[given.family]
+    compare = {
+        "words": compare_keys,
+        "tags": compare_tags,
+        "references": compare_tables,
+        "globals": compare_counts,
+    }[given.family]
 
-    def compare_all(log: StoredLog) -> None:
+    def compare_all(log: StoredLog, commits: Commits) -> None:
+        if given.family == "globals":
+            check_lookups(log, commits)
         compare(log, produced, written)
         if target is not None:
             compare_target(log, target)
@@ -284,7 +372,7 @@ def _plan_case(given: Input, case: Case) -> Program:
     topics = dict.fromkeys(["in", *written], 1)
     feed = [(TopicPartition("in", 0), (row[3], row[4], row[5], row[6])) for row in rows]
     versions = [Version(program.topology, Config.of(settings), topics)]
-    return Program(versions, topics, ["in"], feed, lambda log: compare_records(log, produced, written))
+    return Program(versions, topics, ["in"], feed, lambda log, _: compare_records(log, produced, written))
 
 
 # ---------------------------------------------------------------------------------------------------------- comparison
@@ -358,6 +446,60 @@ def compare_tables(log: StoredLog, expected: Mapping[str, list[Row]], topics: li
         wanted = {key: values[-1] for key, values in by_key(expected.get(topic, [])).items()}
         for key in sorted(found.keys() | wanted.keys(), key=str):
             _expect(f"table {topic}, key {key!r}", found.get(key), wanted.get(key))
+
+
+def compare_counts(log: StoredLog, expected: Mapping[str, list[Row]], topics: list[str]) -> None:
+    """What does not depend on the global tables is the driver's."""
+    compare_keys(log, expected, [topic for topic in topics if topic.endswith("-counts")])
+
+
+def check_lookups(log: StoredLog, commits: Commits) -> None:
+    """A line shows the global tables as of the manifest before that of its batch, in the tasks of every level.
+
+    An owner reads no line before it has read the topics of the tables up to the ends that they had when it started.
+    """
+    lines = [at for at in sorted(log.rows) if at.topic == "lines"]
+    partitions = {row[1]: at.partition for at in lines for row in log.rows[at]}
+    wanted = defaultdict[Any, list[bytes]](list)  # by topic, key, and partition of the line
+    starts = {commit.epoch: commit for commit in reversed(commits)}  # the first manifest of an epoch has no batch
+    for number, (before, commit) in enumerate(pairwise(commits), 1):
+        read = {at: log.rows[at][before.positions.get(at, 0) : commit.positions.get(at, 0)] for at in lines}
+        if not any(read.values()):
+            continue
+        unread = [
+            at for at, end in starts[commit.epoch].ends.items() if at.topic in GLOBALS and before.positions[at] < end
+        ]
+        _expect(f"what batch {number} leaves unread of global tables", unread, [])
+        names, notes = read_globals(log, before.positions)
+        for at, rows in read.items():
+            for key, line, *_ in rows:
+                assert line is not None
+                name = line.split()[0]
+                shown = b"%b|%b|%b" % (line, names.get(name) or b"None", notes.get(name, b"None"))
+                wanted["direct", key, at.partition].append(shown)
+                wanted["moved", name, at.partition].append(shown)
+    found = defaultdict[Any, list[bytes]](list)
+    for topic in ("direct", "moved"):
+        for key, value, *_ in (row for rows in log.written(topic) for row in rows):
+            assert value is not None
+            found[topic, key, partitions.get(value.partition(b"|")[0])].append(value)
+    for place in sorted(found.keys() | wanted.keys(), key=str):
+        due = wanted.get(place, [])
+        rows = without_repeats(log, found.get(place, []), due)
+        _expect("topic {}, key {!r}, lines of partition {}".format(*place), rows, due)
+
+
+def read_globals(log: StoredLog, positions: Mapping[TopicPartition, int]) -> tuple[dict[Any, Any], dict[Any, bytes]]:
+    """Returns what the global table and the global store have when their topics are read up to these positions."""
+    names, counts, notes = dict[Any, Any](), Counter[Any](), dict[Any, bytes]()
+    for at, end in positions.items():
+        for key, value, *_ in log.rows[at][:end] if at.topic in GLOBALS else ():
+            if at.topic == "names":
+                names[key] = value
+            else:
+                counts[key] += 1
+                notes[key] = b"%d %b" % (counts[key], value or b"None")
+    return names, notes
 
 
 def by_key(rows: list[Row]) -> dict[Any, list[Any]]:

@@ -27,9 +27,11 @@ def failure_of(seed: int, limits: Limits) -> BaseException | None:
     return None
 
 
-def shrink(seed: int, error: BaseException, *, most_runs: int = 200) -> tuple[Limits, BaseException]:
-    """Returns the limits of the smallest run that a greedy search finds, and its error."""
-    limits, runs, found = Limits(), 0, True
+def shrink(
+    seed: int, error: BaseException, limits: Limits | None = None, *, most_runs: int = 200
+) -> tuple[Limits, BaseException]:
+    """Returns the limits of the smallest run that a greedy search finds, and its error. It begins with `limits`."""
+    limits, runs, found = limits or Limits(), 0, True
     while found:
         found = False
         for smaller in smaller_limits(seed, limits):
@@ -69,7 +71,8 @@ def smaller_limits(seed: int, limits: Limits) -> Iterator[Limits]:
 
 def repeat_command(seed: int, limits: Limits) -> str:
     """The command that runs the same again."""
-    options = [f"--faults {limits.faults}"] if limits.faults != Limits().faults else []
+    options = [f"--family {limits.family}"] if limits.family is not None else []
+    options += [f"--faults {limits.faults}"] if limits.faults != Limits().faults else []
     options += [f"--records {limits.records}"] if limits.records is not None else []
     options += [f"--instances {limits.instances}"] if limits.instances is not None else []
     options += [f"--slots {limits.slots}"] if limits.slots is not None else []
@@ -78,9 +81,9 @@ def repeat_command(seed: int, limits: Limits) -> str:
     return " ".join([f"python -m tests.simulation --seed {seed} --runs 1 --trace", *options])
 
 
-def report(seed: int, error: BaseException) -> str:
+def report(seed: int, error: BaseException, limits: Limits | None = None) -> str:
     """Describes a failure, made smaller."""
-    limits, smallest = shrink(seed, error)
+    limits, smallest = shrink(seed, error, limits)
     chosen, program = choose_program(seed, limits, Random(0))  # noqa: S311 - it must repeat
     what = repr(chosen.case) if chosen.case is not None else f"{chosen.family}: {chosen.records}"
     return (

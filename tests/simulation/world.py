@@ -36,6 +36,7 @@ from tests.simulation.storage import Bucket
 EPOCH = 1_000_000_000  # ms: what clocks show when a run begins
 CHAOS = 60.0  # seconds in which faults happen
 LAST_MOMENTS = (f"before {MANIFEST}", f"before {TAKEOVER}")  # the owner has checked that it is the owner
+GLOBALS_EVERY = 7  # seeds, of which one runs the family "globals"; the others draw from the other families
 MOST_EVENTS, MOST_SECONDS = 60_000, 2_000.0
 LOSSES = (StateCorruptedError, CheckpointMismatchError)  # they say that data is lost, or that other data is there
 FINDINGS = (AssertionError, *LOSSES)  # what the checks of a run raise; any other error is one of the simulation itself
@@ -51,6 +52,7 @@ class Limits:
     instances: int | None = None
     slots: int | None = None
     statements: tuple[int, ...] = ()  # of the topology, that are left out
+    family: str | None = None  # of the program; None: the seed decides
 
 
 @dataclass
@@ -263,7 +265,7 @@ class World:
     def run(self) -> Outcome:
         self.scheduler.run(self._is_settled, most_events=MOST_EVENTS, until=MOST_SECONDS)
         self.monitor.check_end()
-        self.program.compare(self.stored)
+        self.program.compare(self.stored, self.monitor.commits)
         return Outcome(
             self.scheduler.digest,
             self.scheduler.events,
@@ -302,8 +304,9 @@ def seeded_ids(seed: int) -> Generator[None]:
 def choose_program(seed: int, limits: Limits, tags: Random) -> tuple[Input, Program]:
     """Draws inputs until one is fit, and makes that smaller as the limits say."""
     random = Random(seed)  # noqa: S311 - it must repeat
+    family = limits.family or ("globals" if seed % GLOBALS_EVERY == 0 else None)
     while True:
-        chosen = random_input(random)
+        chosen = random_input(random, family)
         with suppress(UnfitError):
             program = plan_program(chosen, tags)
             if program.feed:
