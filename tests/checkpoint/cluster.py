@@ -48,6 +48,7 @@ EAGER = CommitOptions(
     marker_timeout_ms=0,
     keep=3,
     purge_every=2,
+    purge_delay_ms=0,
     compaction=CompactionPolicy(max_deltas=3, min_bytes=100, max_age=6),
 )
 ME = LeaseHolder("here", "this machine", 1, "now")

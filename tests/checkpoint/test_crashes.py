@@ -156,7 +156,8 @@ def test_at_least_once_repeats_at_most_the_batch_that_was_under_way(moment, tmp_
 # ---------------------------------------------------------------------------------------------------------- beside it
 @pytest.mark.parametrize("moment", [m for m in MOMENTS if "owner" not in m and "takeover" not in m])
 def test_delivery_and_upkeep_beside_the_batches_may_be_killed_too(moment, tmp_path, undisturbed):
-    options, landed = CommitOptions(max_undelivered=2, keep=2, purge_every=1, compaction=eager().compaction), 0
+    options = CommitOptions(max_undelivered=2, keep=2, purge_every=1, purge_delay_ms=0, compaction=eager().compaction)
+    landed = 0
     runs = itertools.count()
     while not landed:  # upkeep may find no turn in a run as short as this
         place, killer = ground("disk", tmp_path / str(next(runs)), WORDS), Killer(moment, 1, 3)

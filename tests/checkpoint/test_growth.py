@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from dataclasses import replace
 from functools import partial
 
 import pytest
@@ -88,6 +87,7 @@ def test_2000_batches_stay_within_a_constant_factor_of_the_live_state(inline, tm
         background=False,
         keep=5,
         purge_every=10,
+        purge_delay_ms=0,
         compaction=CompactionPolicy(min_bytes=4096, max_age=30),
     )
     load = Load(disk, options, keys=300, value=80)
@@ -110,6 +110,7 @@ def test_what_is_deleted_is_gone_from_the_checkpoint_too(tmp_path):
         background=False,
         keep=2,
         purge_every=5,
+        purge_delay_ms=0,
         compaction=CompactionPolicy(max_deltas=4, min_bytes=4096),
     )
     load = Load(disk, options, keys=200, value=4000)
@@ -126,7 +127,7 @@ def test_what_is_deleted_is_gone_from_the_checkpoint_too(tmp_path):
 
 def test_what_crashes_leave_is_cleared_away(tmp_path):
     disk = DiskStorage(tmp_path)
-    options = CommitOptions(max_undelivered=0, background=False, keep=2, purge_every=5)
+    options = CommitOptions(max_undelivered=0, background=False, keep=2, purge_every=5, purge_delay_ms=0)
     load = Load(disk, options, keys=10, value=8)
     for number in range(20):
         load.batch(number, 0)
@@ -159,7 +160,12 @@ def test_upkeep_beside_the_batches_keeps_up(tmp_path):
     disk = DiskStorage(tmp_path)
     load = Load(
         disk,
-        CommitOptions(keep=3, purge_every=5, compaction=CompactionPolicy(max_deltas=6, min_bytes=1000, max_age=20)),
+        CommitOptions(
+            keep=3,
+            purge_every=5,
+            purge_delay_ms=0,
+            compaction=CompactionPolicy(max_deltas=6, min_bytes=1000, max_age=20),
+        ),
         keys=100,
         value=40,
     )
@@ -171,7 +177,8 @@ def test_upkeep_beside_the_batches_keeps_up(tmp_path):
     assert len(load.coordinator.ledger.head(TaskId(0, 0)).chain) < 100
     load.coordinator.close()
     again = Coordinator.open(
-        disk, load.log, "app", Fingerprint((), (), {}), options=replace(CommitOptions(), background=False, keep=1),
+        disk, load.log, "app", Fingerprint((), (), {}),
+        options=CommitOptions(background=False, keep=1, purge_delay_ms=0),
         hooks=CommitHooks(clock=ManualClock(), process=ME),
     )  # fmt: skip
     assert len(disk.names()) < 60

@@ -63,19 +63,23 @@ def log():
 
 
 class StandingThreads(SystemThreads):
-    """Their clock stands still, so that time passes only by the clock of the test."""
+    """Their clock stands still, so that time passes only by the clocks of the test."""
+
+    now = 0.0
 
     def seconds(self) -> float:
-        return 0.0
+        return self.now
 
 
-def opened(storage: Any, log: Any, *, at_step=lambda moment: None, options=OPTIONS, clock=None) -> Coordinator:
+def opened(
+    storage: Any, log: Any, *, at_step=lambda moment: None, options=OPTIONS, clock=None, threads=None
+) -> Coordinator:
     hooks = CommitHooks(
         clock=clock or ManualClock(),
         process=ME,
         has_exited=lambda holder, observer: True,
         at_step=at_step,
-        threads=StandingThreads(),
+        threads=threads or StandingThreads(),
     )
     return Coordinator.open(storage, log, "app", Fingerprint((), (), {}), options=options, hooks=hooks)
 
@@ -176,7 +180,7 @@ def test_the_owner_may_purge_the_manifests_that_a_starting_instance_reads(storag
 def test_a_manifest_that_was_purged_and_is_created_again_by_a_replaced_owner_does_no_harm(storage, log, suspended):
     watched, clock, names = Watched(storage), ManualClock(), list[str]()
     steps = Watched(SimpleNamespace(reach=lambda moment: None))
-    options = replace(OPTIONS, max_undelivered=2)
+    options = replace(OPTIONS, max_undelivered=2, purge_delay_ms=2_000)
     zombie = opened(watched, log, clock=clock, options=options, at_step=steps.reach)
     commit(zombie, watched)
     zombie.drain()
@@ -211,6 +215,22 @@ def test_a_manifest_that_was_purged_and_is_created_again_by_a_replaced_owner_doe
     assert set(names) <= set(storage.names())
     with opened(storage, log) as again:
         commit(again, storage)
+
+
+@pytest.mark.parametrize("seconds", [0.0, 2.0])
+def test_an_owner_is_fenced_whose_lease_counts_as_expired_because_another_clock_is_ahead(storage, log, seconds):
+    """It was never suspended, and its lease has just begun. The other owner purges the number that it creates next."""
+    options, threads = replace(OPTIONS, purge_delay_ms=2_000), StandingThreads()
+    owner = opened(storage, log, options=options, threads=threads)
+    commit(owner, storage)
+    later = opened(storage, log, options=options, threads=threads)
+    threads.now += seconds
+    for _ in range(4):
+        commit(later, storage)
+    assert (manifest_name(owner.number) in storage.names()) == (seconds < 2)
+    with pytest.raises(FencedError, match="another instance has taken over"):
+        commit(owner, storage)
+    commit(later, storage)
 
 
 def test_an_owner_that_was_suspended_before_it_links_its_manifest_is_fenced(log, tmp_path, monkeypatch):

@@ -22,7 +22,7 @@ def run_batches(app: Application, *, clock: int = 1_000, keep: int | None = None
     topics = prepare_topics(log, setup.graph, setup.config)
     planned = plan_job(setup, log, storage, topics)
     kept = setup.config.checkpoint_keep_batches if keep is None else keep
-    options = CommitOptions(max_undelivered=0, background=False, keep=kept, purge_every=1)
+    options = CommitOptions(max_undelivered=0, background=False, keep=kept, purge_every=1, purge_delay_ms=0)
     with Coordinator.open(
         storage, log, setup.application_id, planned.fingerprint,
         topics={topic: log.topic(topic).id for topic in topics},

@@ -75,7 +75,8 @@ class Host:
 
     def __init__(self, storage: Storage, log: Log, sinks: dict[str, SinkTarget], **options: Any) -> None:
         self.storage, self.sinks = storage, sinks
-        chosen = replace(CommitOptions(keep=2, purge_every=2, background=False, marker_timeout_ms=0), **options)
+        eager = CommitOptions(keep=2, purge_every=2, purge_delay_ms=0, background=False, marker_timeout_ms=0)
+        chosen = replace(eager, **options)
         self.coordinator = Coordinator.open(
             storage, log, "shop", Fingerprint((), (), {}), sinks=sinks, options=chosen,
             hooks=CommitHooks(has_exited=lambda holder, other: True),

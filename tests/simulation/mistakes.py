@@ -314,15 +314,16 @@ def read_the_marker_only_before_the_manifests() -> Any:
 
 def trust_a_manifest_that_was_created_late() -> Any:
     """An owner was suspended before it created a manifest, and created one that its successor had purged."""
-    return patch.object(Coordinator, "_has_passed_lease", lambda *_: False)
+    return patch.object(Coordinator, "_may_be_purged", lambda *_: False)
 
 
 def read_the_clocks_of_a_takeover_just_before_its_manifest() -> Any:
     """An instance was suspended after it had read the manifests, and created one that its successor had purged."""
     real = Coordinator._write_manifest
 
-    def write(self: Any, builder: Any, began: Any) -> Any:
-        return real(self, builder, self._read_clocks() if began is self._recovered_at else began)
+    def write(self: Any, builder: Any, was_last_at: Any) -> Any:
+        is_takeover = builder.fingerprint is not None
+        return real(self, builder, self._read_clocks() if is_takeover else was_last_at)
 
     return patch.object(Coordinator, "_write_manifest", write)
 

@@ -109,6 +109,7 @@ class World:
             lease_ms=random.choice([3_000, 6_000, 15_000]),
             keep=random.choice([1, 2, 3, 10]),
             purge_every=random.choice([1, 2, 5]),
+            purge_delay_ms=(0, 200, 1_000)[seed % 3],
             full_up_to=random.choice([0, 4, 1000]),
             share_bytes=random.choice([0, 0, 100, 1 << 30]),
             sink_backlog=random.choice([1, 2, 10]),

@@ -10,6 +10,11 @@
 
 One coordinator runs on a checkpoint. The manifest protects it from a second one: a manifest is created once, so only
 one of two owners can commit batch N, and the other raises FencedError. The lease only makes such a conflict rare.
+
+A replaced owner could create a manifest again that a later owner has purged. Two rules prevent that, without the lease,
+because a clock that jumps ends a lease early. An owner purges nothing for `purge_delay_ms` after its takeover. An owner
+that has created no manifest for as long lists the manifests after it has created the next one, and stops if a later one
+exists.
 """
 
 from __future__ import annotations
@@ -58,6 +63,7 @@ class CommitOptions:
     lease_ms: int = 15_000  # after this time without a renewal another instance may take over
     keep: int = 10  # manifests
     purge_every: int = 20  # batches
+    purge_delay_ms: int = 2_000  # after the takeover; the same for all instances of an application
     full_up_to: int = 1000  # every manifest is full while all tasks have at most this many deltas: 50 kB
     compaction: CompactionPolicy = field(default_factory=CompactionPolicy)
     share_bytes: int = 0  # a batch with outboxes of at least this size is delivered in shares
@@ -110,6 +116,8 @@ class Coordinator:
         )
         self._recover_ledger()
         self.changes: ChangePlan | None = None  # the plan that the takeover has carried out
+        self._took_over_at = 0.0  # monotonic seconds, after the manifest of the takeover
+        self._purge_is_due = False
         self._deliveries = SerialExecutor("headrace delivery", options.max_undelivered, hooks.threads)
         self._visible = SerialExecutor("headrace delivered", options.max_undelivered, hooks.threads)
         self.sinks = SinkDeliveries(
@@ -251,7 +259,7 @@ class Coordinator:
                 changelogs=changelogs if number < 0 else self.ledger.changelogs,
             )
             with step(TAKEOVER, self._at_step):
-                written = self._write_manifest(builder, self._recovered_at)
+                written = self._write_manifest(builder, self._was_last_at)
             if written is not None and number >= 0 and plan.has_changes and self.changes is None:
                 self.changes = plan
             if written is not None and not is_halfway and not waits:
@@ -262,6 +270,7 @@ class Coordinator:
             self._recover_ledger()  # the previous owner committed first
         else:
             raise self._fenced(self.ledger.number + 1)
+        self._took_over_at = self._hooks.threads.seconds()
         self._catch_up()
         try:
             self.sinks.start(self.ledger, self._log)
@@ -301,7 +310,7 @@ class Coordinator:
 
     def _recover_ledger(self) -> None:
         """Reads the manifests, and before them the clocks: see `_write_manifest`."""
-        self._recovered_at = self._read_clocks()
+        self._was_last_at = self._read_clocks()
         self.ledger = recovery.recover_ledger(self._storage, self._options.keep)
 
     def _read_latest_marker(self) -> None:
@@ -373,7 +382,6 @@ class Coordinator:
         if number != self.number:
             raise self._fenced(number)
         self.sinks.await_room()
-        began = self._read_clocks()
         self._ownership.renew()
         check_receipts(receipts, number, {task: head.version for task, head in self.ledger.tasks.items()})
         builder = replace(
@@ -385,7 +393,7 @@ class Coordinator:
             positions=positions or {},
         )
         with step(MANIFEST, self._at_step):
-            written = self._write_manifest(builder, began)
+            written = self._write_manifest(builder, self._was_last_at)
         if written is None:
             raise self._fenced(number)
         manifest, data = written
@@ -477,20 +485,24 @@ class Coordinator:
             self._ownership.release()
 
     # ----------------------------------------------------------------------------------------------------------- steps
-    def _write_manifest(self, builder: ManifestBuilder, began: tuple[float, float]) -> tuple[Manifest, bytes] | None:
+    def _write_manifest(
+        self, builder: ManifestBuilder, was_last_at: tuple[float, float]
+    ) -> tuple[Manifest, bytes] | None:
         """Creates the next manifest. Returns it and its file; None if another instance has created it before.
 
-        `began` has the clocks from before this instance read the previous manifest, or checked its lease.
+        `was_last_at` has the clocks of a time at which no manifest followed the previous one. A later owner took over
+        after that, and has purged nothing until `purge_delay_ms` later.
         """
+        began = self._read_clocks()
         builder = replace(builder, delivered=self._delivery.last)
         manifest, data = builder.build(self.ledger, full_up_to=self._options.full_up_to)
         name = manifest_name(manifest.number)
         # If the answer of an object store is lost, the put is repeated, and the store reports our own file as existing.
         if not self._storage.create(name, data) and self._storage.read(name) != data:
             return None
-        # An owner that was suspended since `began` may have created again a manifest that the next owner has purged.
-        if self._has_passed_lease(began) and manifest_numbers(self._storage)[-1] > manifest.number:
+        if self._may_be_purged(was_last_at) and manifest_numbers(self._storage)[-1] > manifest.number:
             return None
+        self._was_last_at = began
         self.ledger.apply(manifest, manifest_digest(data))
         return manifest, data
 
@@ -498,10 +510,10 @@ class Coordinator:
         """Returns the ms of two clocks: the monotonic one stands still while a machine is suspended."""
         return 1000 * self._hooks.threads.seconds(), self._hooks.clock.now()
 
-    def _has_passed_lease(self, began: tuple[float, float]) -> bool:
-        """True if so much time has passed that another instance may have taken over and committed batches."""
-        passed = max(now - then for now, then in zip(self._read_clocks(), began, strict=True))
-        return passed >= self._options.lease_ms // 3
+    def _may_be_purged(self, was_last_at: tuple[float, float]) -> bool:
+        """True if another instance may have taken over, and have purged the number that this one has just created."""
+        passed = max(now - then for now, then in zip(self._read_clocks(), was_last_at, strict=True))
+        return passed >= self._options.purge_delay_ms
 
     def _deliver(self, number: int, outboxes: Sequence[Outbox], data: bytes) -> None:
         """Queues the delivery of a batch. `data` is the file of its manifest."""
@@ -526,7 +538,11 @@ class Coordinator:
 
     def _clean_up(self, tasks: Iterable[TaskId], *, purge: bool) -> None:
         self.ledger.forget_outboxes(min(self._delivery.last, self.sinks.recorded(self._delivery.last)))
-        self._cleaner.start(self.ledger, tasks, purge=purge)
+        self._purge_is_due |= purge
+        passed = 1000 * (self._hooks.threads.seconds() - self._took_over_at)
+        starts_purge = self._purge_is_due and passed >= self._options.purge_delay_ms
+        self._purge_is_due &= not starts_purge
+        self._cleaner.start(self.ledger, tasks, purge=starts_purge)
 
     def _explain_damage(self, error: CheckpointCorruptedError) -> StreamsError:
         """Returns FencedError if another instance has taken over: it purges files that this one needs. Else `error`."""

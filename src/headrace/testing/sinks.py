@@ -152,7 +152,9 @@ def deliver(
     """Runs one life of an application that has nothing but a sink: it continues with the batch after the last one."""
     opened = _OpenedSink(sink)
     target = SinkTarget(name=name, sink=opened, node=name, key=ROW, value=ROW)
-    options = CommitOptions(max_undelivered=0, background=False, marker_timeout_ms=0, keep=2, purge_every=2)
+    options = CommitOptions(
+        max_undelivered=0, background=False, marker_timeout_ms=0, keep=2, purge_every=2, purge_delay_ms=0
+    )
     hooks = CommitHooks(at_step=at_step, has_exited=lambda holder, other: True)
     coordinator = None
     try:
