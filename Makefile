@@ -98,11 +98,10 @@ check: $(INSTALLED)
 	$(BIN)/lint-imports --no-cache
 	$(BIN)/python -m pytest -q src
 
-# An eighth of the examples of every property test: tests/profiles.py.
+# An eighth of the examples of every property test: tests/profiles.py. `make check` runs the examples in src.
 test-fast: $(INSTALLED)
-	HEADRACE_PROFILE=fast $(BIN)/python -m pytest -q -n 2 --dist worksteal -m "not spark and not kafka and not slow"
+	HEADRACE_PROFILE=fast $(BIN)/python -m pytest -q -n 2 --dist worksteal -m "not spark and not kafka and not slow" tests
 
-# `make check` has run the examples in src.
 test: jdk java chromium strace servers check $(CLASSES)
 	$(BIN)/python -m pytest -q -n 2 --dist worksteal tests
 
@@ -110,7 +109,7 @@ test: jdk java chromium strace servers check $(CLASSES)
 test-faults: $(CLASSES) servers strace
 	HEADRACE_FAULTS=$(or $(FAULTS),20) HEADRACE_SEED=$(SEED) $(if $(TRIGGER),HEADRACE_PROCESSING_TRIGGER=$(TRIGGER)) \
 		$(BIN)/python -m pytest -q -rP tests/faults $(if $(TRIGGER),-m "not slots", \
-		tests/disk tests/kafka/test_delivery_faults.py \
+		tests/disk tests/kafka/test_delivery_faults.py tests/spark/test_vectors_on_spark.py \
 		tests/connect/test_sink_faults.py tests/connect/test_source_faults.py tests/connect/test_postgres_changes.py \
 		tests/connect/test_end_to_end.py tests/docs/test_first_hour.py)
 

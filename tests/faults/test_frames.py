@@ -16,7 +16,7 @@ from tests.faults.programs import line
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
 
-@pytest.mark.parametrize("trigger", ["real-time", "micro-batch"])
+@pytest.mark.parametrize("trigger", ["real-time", pytest.param("micro-batch", marks=pytest.mark.long)])
 def test_a_function_that_overwrites_by_the_batch_number_has_every_record_once(trigger, deploy, jvm, tmp_path):
     config = {"batch.max.records": 5, "processing.trigger": trigger, "num.stream.threads": 2}
     place = deploy("FRAMES", config={**config, "delivery.job.min.bytes": 1})  # slots stage the parts of every batch

@@ -54,7 +54,7 @@ def can_be_cut(case: Case) -> bool:
     return not any(edge.back for edge in plan(Program(case).topology.graph()).edges)
 
 
-def packs(cases: Iterable[Case], size: int = 40) -> Iterator[list[Case]]:
+def packs(cases: Iterable[Case], size: int = 60) -> Iterator[list[Case]]:
     """Puts cases of the same configuration together. It leaves out cases that cannot be packed."""
     by_config: dict[str, list[Case]] = {}
     for case in filter(can_be_packed, cases):

@@ -14,7 +14,7 @@ from tests.oracle.vectors import NAMED, RANDOM, untagged
 
 pytestmark = pytest.mark.spark
 
-TRIGGERS = ("real-time", "micro-batch")
+TRIGGERS = ("real-time", pytest.param("micro-batch", marks=pytest.mark.long))
 AT_ONCE = 1_000  # steps; no case has as many
 # Caches are behind a repartition: Kafka Streams' driver commits between the records of a step, a batch does not.
 DIFFERENT = {"cache_count", "expired_in_memory_cached_session_near_groupBy", "random_1_0054"}
@@ -35,7 +35,7 @@ def test_cases_give_on_spark_what_kafka_streams_gave(cases: list[Case], trigger:
     assert run_pack(cases) == {}
 
 
-@pytest.mark.parametrize("trigger", TRIGGERS)
+@pytest.mark.parametrize("trigger", ["real-time", "micro-batch"])
 @in_packs(chosen(NAMED, can_be_cut))
 def test_cases_whose_steps_come_at_once_give_the_same(cases: list[Case], trigger: str, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("HEADRACE_PROCESSING_TRIGGER", trigger)

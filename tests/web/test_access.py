@@ -20,6 +20,7 @@ from headrace.web.access import COOKIE, LoginLimit
 from tests.query.programs import every_kind, finished
 from tests.web.servers import FakeApplication, ask, served
 
+pytestmark = pytest.mark.slow
 TOKEN = "right horse battery staple"  # noqa: S105
 SOURCES = Path(headrace.__file__).parent
 
