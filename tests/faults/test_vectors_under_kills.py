@@ -1,16 +1,18 @@
-"""Joins and suppressed windows on Spark, record by record what Kafka Streams gave, while drivers and slots are killed.
+"""Cases on Spark, record by record what Kafka Streams gave, while drivers and slots are killed.
 
-Every step of a case is processed and delivered before the next one is written, as in Kafka Streams' test driver, with
-caches off. The cases are run again, from the start, until all kills have landed: 3, and 20 in `make test-faults`.
+Every step of a case is processed and delivered before the next one is written, as in Kafka Streams' test driver. Cases
+are run again, from the start, until all kills have landed: 3, and 20 in `make test-faults`.
 """
 
 from __future__ import annotations
 
 import os
 import random
+import signal
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import msgspec
@@ -25,8 +27,11 @@ from tests.faults.deployment import PATIENCE, Run
 from tests.faults.kills import DRIVER, HOME, Kill
 from tests.faults.vector_run import find_case, input_topics
 from tests.oracle.language import Case
+from tests.oracle.packs import packs, run_pack
 from tests.oracle.running import Result, shown
+from tests.oracle.spark_host import SparkHost
 from tests.oracle.topologies import Program
+from tests.oracle.vectors import RANDOM, untagged
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(3600)]
 
@@ -158,3 +163,23 @@ def test_joins_and_suppressed_windows_give_what_kafka_streams_gave_under_kills(t
         if runs.kills == KILLS:
             break
     assert runs.kills == KILLS
+
+
+@pytest.mark.slots
+@pytest.mark.long
+def test_random_cases_give_what_kafka_streams_gave_while_slots_are_killed(chance: random.Random):
+    # With caches, what a batch joins into one update depends on its attempts.
+    some = list(packs(case for case in untagged(RANDOM) if not case.get("config")))
+    landed = 0
+
+    def kill_slot(host: SparkHost) -> None:
+        nonlocal landed
+        slots = host.app.report().slots
+        if slots and chance.random() < 0.2:
+            time.sleep(0.15 * chance.random())  # into any step of the batch
+            with suppress(ProcessLookupError):
+                os.kill(chance.choice(slots).process, signal.SIGKILL)
+                landed += 1
+
+    while landed < KILLS:
+        assert run_pack(chance.choice(some), disturb=kill_slot) == {}

@@ -7,7 +7,7 @@ depends on that is run by itself: `SparkHost` with one case.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from typing import Any
 
@@ -116,10 +116,12 @@ class Member:
         return [*in_outputs(expected | {"outputs": outputs}, actual), *in_stores(expected, actual)]
 
 
-def run_pack(cases: Sequence[Case], cut: int = 1) -> dict[str, list[str]]:
+def run_pack(
+    cases: Sequence[Case], cut: int = 1, disturb: Callable[[SparkHost], None] = lambda host: None
+) -> dict[str, list[str]]:
     """Runs cases of the same configuration; returns what differs from Kafka Streams' results, by case.
 
-    What `cut` steps cause has happened before the next steps begin.
+    What `cut` steps cause has happened before the next steps begin. `disturb` is called when steps have begun.
     """
     builder = hr.StreamsBuilder()
     members = [Member(case, number, builder) for number, case in enumerate(cases)]
@@ -137,6 +139,7 @@ def run_pack(cases: Sequence[Case], cut: int = 1) -> dict[str, list[str]]:
                 for pipe in some[number * cut : (number + 1) * cut]
                 if pipe is not None
             )
+            disturb(host)
             host.settle()
             produced = list(host.produced_topics())
             for member in members:
