@@ -4,6 +4,7 @@ import logging
 import os
 import shutil
 import tempfile
+from collections import Counter
 from typing import Any
 
 import pytest
@@ -50,8 +51,8 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
     """Lists the long tests that this run has left out: pytest-xdist does not show how many were deselected."""
     if long := config.stash.get(LONG, []):
         terminalreporter.write_line(f"Long tests, left to `make test-faults`: {len(long)}")
-        for name in long:
-            terminalreporter.write_line(f"  {name}")
+        for name, count in Counter(name.partition("[")[0] for name in long).items():
+            terminalreporter.write_line(f"  {name}" + (f" ({count} cases)" if count > 1 else ""))
 
 
 def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
