@@ -16,23 +16,16 @@ from headrace.log.protocol import Records
 from headrace.model.ids import TopicPartition
 from headrace.spark.session import session
 from headrace.testing import KafkaBroker
+from tests.oracle import running
 from tests.oracle.language import Case, Spec
 from tests.oracle.topologies import Program
 
 
 def configuration(case: Case, scope: str = "application") -> dict[str, Any]:
-    """As in the driver: without caching and without waiting between emissions, unless the case says so.
-
-    In the driver the whole topology of a case is one task, so its stream time is that of the application.
-    """
-    given = case.get("config", {})
-    config = {
-        "statestore.cache.max.bytes": given.get("cache_max_bytes", 0),
-        "emit.interval.ms": given.get("emit_interval_ms", 0),
-        "stream.time.scope": scope,
-    }
-    config |= {"dsl.store.suppliers.class": "memory"} if given.get("store_type") == "in_memory" else {}
-    return config | ({"dsl.store.format": given["store_format"]} if "store_format" in given else {})
+    """The settings of the driver, where the whole topology is one task: its stream time is the application's."""
+    settings = running.configuration(case) | {"stream.time.scope": scope}
+    del settings["application.id"]
+    return settings
 
 
 class SparkHost:

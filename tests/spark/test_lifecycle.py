@@ -244,22 +244,7 @@ def test_a_topic_that_is_written_and_read_goes_through_the_log_until_nothing_mov
     assert place.read("out") == ["bc", "c", ""]
 
 
-def test_a_global_table_is_complete_before_the_first_record_is_joined_with_it(place: Place):
-    builder = StreamsBuilder()
-    names = builder.global_table("names", key=serde.STRING, value=serde.STRING)
-    stream = builder.stream("in", key=serde.STRING, value=serde.STRING)
-    stream.left_join(names, lambda value, name: f"{value} {name}", on=lambda key, value: key).to(
-        "out", value=serde.STRING
-    )
-    place.create("names", "in", "out")
-    place.send("in", "a", "b")
-    place.send("names", "a", "b")
-    place.app(builder.build()).run_available()
-    assert place.read("out") == ["a a", "b b"]
-
-
-def test_a_slot_that_was_idle_joins_with_the_latest_global_table(place: Place):
-    """Meanwhile the deltas between its copy of the table and the latest one were merged."""
+def joining_a_global_table() -> Topology:
     builder = StreamsBuilder()
     names = builder.global_table("names", key=serde.STRING, value=serde.STRING)
     stream = builder.stream("in", key=serde.STRING, value=serde.STRING)
@@ -267,10 +252,23 @@ def test_a_slot_that_was_idle_joins_with_the_latest_global_table(place: Place):
         "out", value=serde.STRING
     )
     stream.group_by_key().count()  # a task with state runs only if it has input
+    return builder.build()
+
+
+def test_a_global_table_is_complete_before_the_first_record_is_joined_with_it(place: Place):
+    place.create("names", "in", "out")
+    place.send("in", "a", "b")
+    place.send("names", "a", "b")
+    place.app(joining_a_global_table()).run_available()
+    assert place.read("out") == ["a a", "b b"]
+
+
+def test_a_slot_that_was_idle_joins_with_the_latest_global_table(place: Place):
+    """Meanwhile the deltas between its copy of the table and the latest one were merged."""
     place.create("in", partitions=2)
     place.create("names", "out")
     with (
-        place.app(builder.build(), num_stream_threads=2) as app,
+        place.app(joining_a_global_table(), num_stream_threads=2) as app,
         Producer(place.log, key=serde.STRING, value=serde.STRING) as producer,
     ):
         for version in range(2 * CompactionPolicy().max_deltas):
