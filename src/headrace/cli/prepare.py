@@ -12,7 +12,7 @@ import typer
 from headrace.cli.options import AsJson
 from headrace.cli.output import print_json, print_note, stderr
 from headrace.spark.class_archive import create_archive
-from headrace.testing.broker import create_broker_archive
+from headrace.testing.broker import create_broker_archive, find_java, kafka_jars
 
 
 def prepare(
@@ -29,6 +29,7 @@ def prepare(
     """
     programs: dict[str, Callable[[], Path]] = {"Spark": create_archive}
     if kafka:
+        kafka_jars(find_java("a Kafka broker"))  # which shows its own progress
         programs["Kafka's broker"] = create_broker_archive
     began, paths = perf_counter(), list[Path]()
     for program, create in programs.items():

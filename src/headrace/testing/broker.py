@@ -16,7 +16,6 @@ import signal
 import socket
 import struct
 import subprocess
-import sys
 import tempfile
 import time
 import uuid
@@ -24,6 +23,9 @@ from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Literal, NamedTuple
+
+from rich.console import Console
+from rich.progress import MofNCompleteColumn, Progress
 
 from headrace.class_archive import ClassArchive
 from headrace.directories import cache_directory
@@ -99,7 +101,7 @@ def _fetch(java: str, jars: Path, modules: Sequence[tuple[str, str, str]], count
         command = [java, "-jar", str(_ivy()), "-ivy", str(wanted), "-cache", f"{folder}/ivy"]
         command += ["-retrieve", f"{folder}/jars/[artifact]-[revision].[ext]"]
         _, first, version = modules[0]
-        said = _shown(command, f"{first} {version}", count)
+        said = _run_ivy(command, f"{first} {version}", count)
         fetched = Path(folder) / "jars"
         if not list(fetched.glob(f"{first}-*.jar")):
             raise StreamsError(
@@ -109,18 +111,17 @@ def _fetch(java: str, jars: Path, modules: Sequence[tuple[str, str, str]], count
         shutil.move(fetched, jars)
 
 
-def _shown(command: list[str], what: str, jars: int | None) -> list[str]:
+def _run_ivy(command: list[str], what: str, jars: int | None) -> list[str]:
     """Runs Ivy, shows how far it is, and gives what it said."""
     said: list[str] = []
-    done = 0
-    print(f"Fetching the jars of {what}, once.", file=sys.stderr, flush=True)  # noqa: T201
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:  # noqa: S603
+    columns = (*Progress.get_default_columns(), MofNCompleteColumn())
+    progress = Progress(*columns, console=Console(stderr=True), transient=True)
+    with progress, subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:  # noqa: S603
+        bar = progress.add_task(f"Fetching the jars of {what}, once", total=jars)
         for line in process.stdout or ():
             said.append(line)
             if "[SUCCESSFUL ]" in line:
-                done += 1
-                end = "\n" if done == jars else ""
-                print(f"\r{done}{f' of {jars}' if jars else ''} jars", end=end, file=sys.stderr, flush=True)  # noqa: T201
+                progress.advance(bar)
     return said
 
 
