@@ -32,12 +32,11 @@ from headrace.checkpoint.files import (
 )
 from headrace.checkpoint.ledger import Ledger
 from headrace.checkpoint.receipt import new_attempt
-from headrace.checkpoint.serial_executor import SerialExecutor
 from headrace.checkpoint.steps import MERGE, PURGE, AtStep, step
 from headrace.checkpoint.storage import Storage
 from headrace.errors import CheckpointCorruptedError, StorageError
 from headrace.model.ids import TaskId
-from headrace.model.threads import SYSTEM_THREADS, Threads
+from headrace.model.threads import SYSTEM_THREADS, SerialExecutor, Threads
 from headrace.state.delta import encode_delta, merge
 
 _STOP_TIMEOUT = 5.0  # seconds; a merge that takes longer leaves a file that no manifest refers to

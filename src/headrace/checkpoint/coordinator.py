@@ -39,14 +39,13 @@ from headrace.checkpoint.manifest_builder import CarriedOver, ManifestBuilder
 from headrace.checkpoint.ownership import LeaseHolder, Ownership, has_exited, this_process
 from headrace.checkpoint.receipt import Receipt, check_receipts
 from headrace.checkpoint.rescale import Divider, Progress, Rescaled
-from headrace.checkpoint.serial_executor import SerialExecutor
 from headrace.checkpoint.sink_delivery import SinkDeliveries, SinkOptions, SinkTarget, WriteInSlots
 from headrace.checkpoint.steps import MANIFEST, OWNER, TAKEOVER, AtStep, ignore_step, step
 from headrace.checkpoint.storage import Storage
 from headrace.errors import CheckpointCorruptedError, FencedError, StreamsError
 from headrace.model.clock import Clock, SystemClock
 from headrace.model.ids import TaskId, TopicPartition
-from headrace.model.threads import SYSTEM_THREADS, Threads
+from headrace.model.threads import SYSTEM_THREADS, SerialExecutor, Threads
 from headrace.state.migration import ValueMigration
 
 _MARKER_PAUSE = 100  # ms between two reads of the marker

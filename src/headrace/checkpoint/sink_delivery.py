@@ -27,7 +27,6 @@ from headrace.checkpoint.ledger import Ledger
 from headrace.checkpoint.manifest import Outbox
 from headrace.checkpoint.outbox import decode_outbox, read_orders, read_records
 from headrace.checkpoint.recovery import find_undelivered
-from headrace.checkpoint.serial_executor import SerialExecutor
 from headrace.checkpoint.steps import SINK_COMMIT, SINK_PROGRESS, SINK_WRITE, AtStep, ignore_step, step
 from headrace.checkpoint.storage import Storage
 from headrace.config import Config
@@ -43,7 +42,7 @@ from headrace.log.protocol import Item, Records
 from headrace.model.ids import TaskId, TopicPartition
 from headrace.model.record import Record
 from headrace.model.sink import Sink, SinkBatch, SinkContext, SinkPart, SinkShare, SinkWriter, sink_topic
-from headrace.model.threads import SYSTEM_THREADS, Threads
+from headrace.model.threads import SYSTEM_THREADS, SerialExecutor, Threads
 from headrace.runtime.failures import Failure, Handler, make_handler_error
 from headrace.runtime.serdes import handlers_of, serdes_of
 from headrace.serde.protocol import Serde

@@ -5,8 +5,7 @@ from contextlib import suppress
 
 import pytest
 
-from headrace.checkpoint.serial_executor import SerialExecutor
-from headrace.model.threads import SystemThreads
+from headrace.model.threads import SerialExecutor, SystemThreads
 
 
 def test_without_room_work_is_done_at_once():
