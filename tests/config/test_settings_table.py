@@ -72,7 +72,7 @@ def test_every_variable_that_the_repository_uses_is_known():
 # The modules that run with one trigger alone; all others run with both.
 OF_ONE_TRIGGER = {
     "real-time": {
-        f"spark/{name}.py" for name in ("real_time", "batch_loop", "slot", "slot_pool", "slot_group", "slot_registry")
+        f"spark/{name}.py" for name in ("real_time", "batch_loop", "slot", "slot_pool", "placement", "slot_registry")
     },
     "micro-batch": {"spark/micro_batch.py", "spark/data_source.py", "spark/slot_process.py"},
 }

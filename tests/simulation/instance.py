@@ -23,8 +23,7 @@ from headrace.spark.batch_loop import BatchLoop
 from headrace.spark.batch_planner import Planner
 from headrace.spark.delivery_job import DeliveryOrder, SharedDelivery, ShareRound
 from headrace.spark.job import Job
-from headrace.spark.placement import Placement
-from headrace.spark.slot_group import Messages, SlotGroup
+from headrace.spark.placement import Messages, Placement, SlotGroup
 from headrace.spark.slot_messages import BatchBroken, BatchDone, Hello, Layout, LocalState, ShareDelivered
 from headrace.spark.stats import ApplicationStats
 from tests.simulation.scheduler import Process

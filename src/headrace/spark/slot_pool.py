@@ -24,10 +24,9 @@ from pyspark import InheritableThread, SparkContext
 from headrace.errors import ConfigError, StreamsError
 from headrace.model.ids import TaskId
 from headrace.query.status import SlotReport, Traffic
-from headrace.spark.placement import Placement
+from headrace.spark.placement import Messages, Placement, SlotGroup
 from headrace.spark.session import SLOTS
 from headrace.spark.slot import CANNOT_START, DriverAddress, digest_of_job, slot_function
-from headrace.spark.slot_group import Messages, SlotGroup
 from headrace.spark.slot_messages import (
     AtRecord,
     BatchBroken,
