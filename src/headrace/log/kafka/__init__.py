@@ -1,9 +1,8 @@
 """The log on a Kafka cluster.
 
 kafka_log.py        KafkaLog, the log itself
-clients.py          creates Kafka's clients, and the settings that each gets; the only module that imports the library
+clients.py          creates Kafka's clients, repeats requests, translates errors; only this imports the library
 broker_version.py   checks that the brokers are not too old
-requests.py         sends requests to the cluster, waits for the answers, and translates errors
 topics.py           describes, creates, changes and deletes topics
 reader.py           reads offsets and records of partitions
 producer.py         checks records and appends them

@@ -16,15 +16,19 @@ from functools import partial
 from typing import Any
 
 from headrace.errors import ProducerFencedError
-from headrace.log.kafka.clients import AdminConnection, ClientSettings, create_client, create_reader, kafka
-from headrace.log.kafka.requests import (
+from headrace.log.kafka.clients import (
     FENCED,
     MOVING,
     NO_ANSWER,
     REFUSED,
+    AdminConnection,
+    ClientSettings,
     ask,
     ask_all,
     code_of,
+    create_client,
+    create_reader,
+    kafka,
     translate_error,
     translate_errors,
 )

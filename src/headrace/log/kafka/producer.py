@@ -13,9 +13,17 @@ from typing import Any
 
 from headrace.errors import LogUnavailableError, ProducerFencedError, StateCorruptedError
 from headrace.log.chunk_format import record_length, unpack
-from headrace.log.kafka.clients import ClientSettings, create_client, kafka
+from headrace.log.kafka.clients import (
+    CHECK_BROKERS,
+    NOT_IN_METADATA,
+    ClientSettings,
+    code_of,
+    create_client,
+    kafka,
+    translate_error,
+    translate_errors,
+)
 from headrace.log.kafka.reader import NO_TIME, PartitionReader
-from headrace.log.kafka.requests import CHECK_BROKERS, NOT_IN_METADATA, code_of, translate_error, translate_errors
 from headrace.log.kafka.topics import Topics
 from headrace.log.protocol import Item, ProducerSequence, Records, Topic
 from headrace.log.validation import (

@@ -16,14 +16,18 @@ from functools import partial
 from typing import Any
 
 from headrace.errors import LogBusyError, LogUnavailableError, OffsetOutOfRangeError, UnknownTopicError
-from headrace.log.kafka.clients import AdminConnection, ClientSettings, create_reader, kafka, kafka_admin
-from headrace.log.kafka.requests import (
+from headrace.log.kafka.clients import (
     CHECK_BROKERS,
     MOVING,
     NO_ANSWER,
+    AdminConnection,
+    ClientSettings,
     Deadline,
     ask,
     ask_all,
+    create_reader,
+    kafka,
+    kafka_admin,
     translate_error,
     translate_errors,
 )

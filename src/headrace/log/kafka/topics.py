@@ -9,8 +9,16 @@ from contextlib import contextmanager
 from typing import Any
 
 from headrace.errors import ConfigError, LogBusyError, UnknownTopicError
-from headrace.log.kafka.clients import AdminConnection, kafka, kafka_admin
-from headrace.log.kafka.requests import ask, ask_all, begin_asking, code_of, translate_errors
+from headrace.log.kafka.clients import (
+    AdminConnection,
+    ask,
+    ask_all,
+    begin_asking,
+    code_of,
+    kafka,
+    kafka_admin,
+    translate_errors,
+)
 from headrace.log.protocol import Topic
 from headrace.log.topic_config import (
     DEFAULTS,

@@ -13,9 +13,19 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 from headrace.errors import LogUnavailableError, ProducerFencedError, StreamsError
-from headrace.log.kafka.clients import ClientSettings, create_client, kafka
+from headrace.log.kafka.clients import (
+    FENCED,
+    MOVING,
+    NO_ANSWER,
+    TRANSIENT,
+    ClientSettings,
+    Deadline,
+    code_of,
+    create_client,
+    kafka,
+    translate_error,
+)
 from headrace.log.kafka.producer import Batch, send
-from headrace.log.kafka.requests import FENCED, MOVING, NO_ANSWER, TRANSIENT, Deadline, code_of, translate_error
 from headrace.log.kafka.topics import Topics
 from headrace.model.ids import TopicPartition
 
