@@ -21,7 +21,7 @@ from pyspark import SparkContext
 from headrace.app import Application
 from headrace.checkpoint.steps import AtStep
 from headrace.errors import AlreadyRunningError
-from headrace.log.kafka import transaction
+from headrace.log.kafka import producer as kafka_producer
 from headrace.spark.session import session
 from tests.faults import programs
 from tests.faults.kills import TRANSACTION, Kill, Killer
@@ -107,8 +107,8 @@ class ObservedProducer:
 
 def observe_transactions(at_step: AtStep) -> None:
     """What is killed may be in the middle of a delivery to Kafka."""
-    create = transaction.create_client
-    transaction.create_client = lambda *given: ObservedProducer(create(*given), at_step)
+    create = kafka_producer.create_client
+    kafka_producer.create_client = lambda *given: ObservedProducer(create(*given), at_step)
 
 
 def start(app: Application, patient: bool) -> None:

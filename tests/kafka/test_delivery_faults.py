@@ -15,7 +15,8 @@ import pytest
 
 from headrace.clients.consumer import Consumer
 from headrace.errors import LogBusyError, LogUnavailableError, ProducerFencedError, StreamsError
-from headrace.log.kafka import KafkaLog, transaction
+from headrace.log.kafka import KafkaLog
+from headrace.log.kafka import producer as kafka_producer
 from headrace.log.kafka.markers import marker_partition
 from headrace.log.protocol import Records
 from headrace.model.ids import TopicPartition
@@ -70,13 +71,13 @@ class Hooked:
 
 def hook(monkeypatch: pytest.MonkeyPatch, around: Callable[[Callable[[], None]], None], *, producers: int = 2) -> None:
     """The next producers for deliveries, two of which take turns, are hooked; those after them are as usual."""
-    create, is_hooked = transaction.create_client, iter([True] * producers)
+    create, is_hooked = kafka_producer.create_client, iter([True] * producers)
 
-    def hooked(*given: Any) -> Any:
-        producer = create(*given)
-        return Hooked(producer, around) if next(is_hooked, False) else producer
+    def hooked(kind: Any, settings: Any, fixed: dict[str, Any]) -> Any:
+        producer = create(kind, settings, fixed)
+        return Hooked(producer, around) if "transactional.id" in fixed and next(is_hooked, False) else producer
 
-    monkeypatch.setattr(transaction, "create_client", hooked)
+    monkeypatch.setattr(kafka_producer, "create_client", hooked)
 
 
 def await_ends(broker: KafkaBroker, name: str) -> None:
@@ -155,7 +156,7 @@ def test_a_broker_that_dies_while_a_batch_is_delivered(
             if way == NOTICED:
                 await_ends(broker, case)
         broker.restart(**way)
-        raise transaction.kafka.KafkaException(transaction.kafka.KafkaError(transaction.kafka.KafkaError._TIMED_OUT))
+        raise kafka.KafkaException(kafka.KafkaError(kafka.KafkaError._TIMED_OUT))
 
     hook(monkeypatch, around)
     for number in range(3):
@@ -221,13 +222,13 @@ def test_a_transaction_that_had_to_be_aborted_for_a_reason_that_passes_is_done_a
     broker: KafkaBroker, log: KafkaLog, case: str, monkeypatch
 ):
     log.deliver(case, 0, items(case, 0))
-    answers = iter([None, transaction.kafka.KafkaError.NOT_ENOUGH_REPLICAS])
+    answers = iter([None, kafka.KafkaError.NOT_ENOUGH_REPLICAS])
 
     def around(commit: Callable[[], None]) -> None:
         code = next(answers, None)
         if code is None:
             return commit()
-        raise transaction.kafka.KafkaException(transaction.kafka.KafkaError(code, "too few", False, False, True))
+        raise kafka.KafkaException(kafka.KafkaError(code, "too few", False, False, True))
 
     hook(monkeypatch, around)
     with KafkaLog(broker.address, QUICK) as second:

@@ -10,7 +10,8 @@ from uuid import uuid4
 import pytest
 
 from headrace.errors import LogBusyError, LogUnavailableError, ProducerFencedError, RecordTooLargeError
-from headrace.log.kafka import KafkaLog, transaction
+from headrace.log.kafka import KafkaLog
+from headrace.log.kafka.clients import kafka
 from headrace.log.protocol import Records, Share
 from headrace.model.ids import TopicPartition
 from headrace.testing import KafkaBroker
@@ -159,9 +160,7 @@ def test_what_became_of_a_share_is_read_back_if_the_answer_is_lost(
         if is_committed or not is_lost:
             commit()
         if is_lost:
-            raise transaction.kafka.KafkaException(
-                transaction.kafka.KafkaError(transaction.kafka.KafkaError._TIMED_OUT)
-            )
+            raise kafka.KafkaException(kafka.KafkaError(kafka.KafkaError._TIMED_OUT))
 
     commits = count()
     hook(monkeypatch, around, producers=1)

@@ -33,9 +33,16 @@ from headrace.log.kafka.markers import (
     share_markers,
 )
 from headrace.log.kafka.outcomes import Outcome
-from headrace.log.kafka.producer import BATCH_SIZE, Batch, RecordChecker
+from headrace.log.kafka.producer import (
+    BATCH_SIZE,
+    Batch,
+    OutcomeUnknownError,
+    RecordChecker,
+    Result,
+    TransactionalProducer,
+    retry_until_known,
+)
 from headrace.log.kafka.topics import Topics
-from headrace.log.kafka.transaction import OutcomeUnknownError, Result, TransactionalProducer, retry_until_known
 from headrace.log.protocol import Item, Share
 from headrace.log.validation import is_next_batch
 from headrace.model.ids import TopicPartition

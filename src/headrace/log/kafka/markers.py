@@ -30,10 +30,9 @@ from typing import NamedTuple
 from headrace.errors import LogCorruptedError, TopicExistsError
 from headrace.log.kafka.clients import ClientSettings
 from headrace.log.kafka.outcomes import Outcome, find_outcome
-from headrace.log.kafka.producer import Batch
+from headrace.log.kafka.producer import Batch, OutcomeUnknownError, TransactionalProducer
 from headrace.log.kafka.reader import PartitionReader
 from headrace.log.kafka.topics import Topics
-from headrace.log.kafka.transaction import OutcomeUnknownError, TransactionalProducer
 from headrace.log.protocol import LogRow, Records
 from headrace.model.ids import TopicPartition
 from headrace.model.record import Headers
