@@ -8,9 +8,8 @@ from datetime import datetime
 from typing import Literal
 
 from headrace.hints import explain_names
-from headrace.log.base import Closeable
 from headrace.log.open import ClientConfig, resolve_log
-from headrace.log.protocol import Extent, Group, Log, Topic
+from headrace.log.protocol import Closeable, Extent, Group, Log, Topic
 from headrace.model.ids import TopicPartition
 from headrace.model.timestamps import epoch_milliseconds
 

@@ -23,9 +23,8 @@ from headrace.errors import (
     StreamsError,
 )
 from headrace.hints import explain_names
-from headrace.log.base import Closeable
 from headrace.log.open import ClientConfig, resolve_log
-from headrace.log.protocol import Extent, Log, LogRow
+from headrace.log.protocol import Closeable, Extent, Log, LogRow
 from headrace.model.clock import Clock, SystemClock
 from headrace.model.ids import TopicPartition
 from headrace.model.record import Headers

@@ -24,10 +24,9 @@ from headrace.errors import (
     UnknownTopicError,
 )
 from headrace.hints import explain_names
-from headrace.log.base import Closeable
 from headrace.log.chunk_format import record_length
 from headrace.log.open import ClientConfig, resolve_log
-from headrace.log.protocol import Item, Log, ProducerSequence, Records
+from headrace.log.protocol import Closeable, Item, Log, ProducerSequence, Records
 from headrace.log.validation import check_record_length
 from headrace.model.clock import Clock, SystemClock
 from headrace.model.ids import TopicPartition

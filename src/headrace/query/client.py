@@ -16,7 +16,7 @@ from typing import Any
 from urllib.parse import parse_qs, quote, urlencode, urlsplit
 
 from headrace.errors import SerializationError, StreamsError, failure_named
-from headrace.log.base import Closeable
+from headrace.log.protocol import Closeable
 from headrace.model.ids import TopicPartition
 from headrace.model.record import ValueAndTimestamp, VersionedRecord
 from headrace.model.windows import Window, Windowed, milliseconds

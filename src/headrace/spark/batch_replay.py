@@ -39,8 +39,8 @@ from headrace.errors import (
     StreamsError,
     UnknownTopicError,
 )
-from headrace.log.base import Closeable
 from headrace.log.open import open_log
+from headrace.log.protocol import Closeable
 from headrace.model.ids import TaskId, TopicPartition
 from headrace.query.traces import Trace
 from headrace.runtime.environment import Result

@@ -30,9 +30,8 @@ from rich.progress import MofNCompleteColumn, Progress
 from headrace.class_archive import ClassArchive
 from headrace.directories import cache_directory
 from headrace.errors import StreamsError
-from headrace.log.base import Closeable
 from headrace.log.open import open_log
-from headrace.log.protocol import Records
+from headrace.log.protocol import Closeable, Records
 from headrace.model.ids import TopicPartition
 
 VERSION = "4.3.1"

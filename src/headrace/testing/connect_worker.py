@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from headrace.errors import ConfigError, StreamsError
-from headrace.log.base import Closeable
+from headrace.log.protocol import Closeable
 from headrace.testing.broker import CONNECT, fetch_jars, find_java, free_port, kafka_jars
 
 _START_TIMEOUT = 180.0  # seconds; it takes about 10, and much longer on a busy machine

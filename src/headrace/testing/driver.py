@@ -24,7 +24,7 @@ from headrace.config import Config
 from headrace.config.properties import read_properties
 from headrace.errors import InvalidStateStoreError, StreamsError
 from headrace.hints import explain_names, guess
-from headrace.log.base import Closeable
+from headrace.log.protocol import Closeable
 from headrace.model.ids import TaskId
 from headrace.model.record import Headers, Record, headers_of
 from headrace.model.sink import TOPIC_PREFIX, sink_topic

@@ -26,7 +26,7 @@ from rich.progress import DownloadColumn, Progress
 
 from headrace.directories import cache_directory
 from headrace.errors import StreamsError
-from headrace.log.base import Closeable
+from headrace.log.protocol import Closeable
 from headrace.testing.broker import alone, find_java, free_port
 
 VERSION = "3.0.9"

@@ -16,7 +16,6 @@ from pathlib import Path
 
 from headrace.directories import check_directory, create_directory
 from headrace.errors import LogUnavailableError
-from headrace.log.base import BaseLog
 from headrace.log.embedded import chunks, consumer_groups, topics
 from headrace.log.embedded.append import Append, new_producer, prepare, put_marker, read_marker, store_appends
 from headrace.log.embedded.chunks import ChunkFiles
@@ -25,7 +24,7 @@ from headrace.log.embedded.database import Database, unavailable
 from headrace.log.embedded.group_commit import GroupCommit
 from headrace.log.embedded.reader import ChunkReader, find_damage
 from headrace.log.embedded.topics import Catalog
-from headrace.log.protocol import Chunk, Extent, Group, Item, Membership, ProducerSequence, Topic
+from headrace.log.protocol import BaseLog, Chunk, Extent, Group, Item, Membership, ProducerSequence, Topic
 from headrace.log.validation import check_deletion, check_range, check_topic_ids, is_next_batch
 from headrace.model.clock import Clock
 from headrace.model.ids import TopicPartition

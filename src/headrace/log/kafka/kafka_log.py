@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from typing import Any
 
-from headrace.log.base import BaseLog
 from headrace.log.kafka.broker_version import check_brokers
 from headrace.log.kafka.clients import AdminConnection, ClientSettings, parse_servers
 from headrace.log.kafka.consumer_groups import ConsumerGroups, GroupMembers
@@ -16,7 +15,7 @@ from headrace.log.kafka.markers import MarkerTopics
 from headrace.log.kafka.producer import Appender, RecordChecker
 from headrace.log.kafka.reader import PartitionReader
 from headrace.log.kafka.topics import Topics
-from headrace.log.protocol import Chunk, Extent, Group, Item, Membership, ProducerSequence, Share, Topic
+from headrace.log.protocol import BaseLog, Chunk, Extent, Group, Item, Membership, ProducerSequence, Share, Topic
 from headrace.model.clock import Clock
 from headrace.model.ids import TopicPartition
 
