@@ -24,7 +24,7 @@ from typing import Self
 
 import pyspark
 
-from headrace.spark.class_archive import spark_archive
+from headrace.spark.java import spark_archive
 from tests.faults.deployment import PATIENCE, ROOT, members
 from tests.faults.kills import children_of, is_java
 

@@ -9,14 +9,14 @@ from pathlib import Path
 import pytest
 
 from headrace.errors import UnsafePathError
-from headrace.spark.class_archive import spark_archive
+from headrace.spark.java import spark_archive
 from headrace.testing.broker import KafkaBroker, broker_archive, find_java, kafka_jars
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
 PROGRAM = """
 import sys
-from headrace.spark.class_archive import spark_archive
+from headrace.spark.java import spark_archive
 from headrace.spark.session import start_context
 options = [*spark_archive().options(), f"-Xlog:class+load=info:file={sys.argv[1]}"]
 start_context("local[1]", java_options=" ".join(options)).result()

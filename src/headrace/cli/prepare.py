@@ -11,7 +11,7 @@ import typer
 
 from headrace.cli.options import AsJson
 from headrace.cli.output import print_json, print_note, stderr
-from headrace.spark.class_archive import create_archive
+from headrace.spark.java import create_archive
 from headrace.testing.broker import create_broker_archive, find_java, kafka_jars
 
 

@@ -1,4 +1,8 @@
-"""The Java that Spark runs on: `find_java` looks for it, `install_java` names the command that installs it."""
+"""The Java that Spark runs on: which one it is, how to install it, and the archive of the classes that Spark loads.
+
+`find_java` looks for Java, `install_java` names the command that installs it. `create_archive` starts Spark once and
+has Java write the archive, with which later starts are faster; there is one for each version of Java and Spark.
+"""
 
 from __future__ import annotations
 
@@ -7,10 +11,13 @@ import re
 import shutil
 import subprocess
 import sys
+from importlib.metadata import version
+from importlib.util import find_spec
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from headrace.errors import ConfigError
+from headrace.class_archive import ClassArchive
+from headrace.errors import ConfigError, StreamsError
 
 OLDEST = 17
 _RELEASE = Path("/etc/os-release")
@@ -76,3 +83,41 @@ def install_java(system: str = sys.platform, release: str | None = None) -> str:
     newest = re.search(r'^VERSION_ID="?(\d+)', text, re.MULTILINE)
     is_new = "ID=debian" in text and newest is not None and int(newest[1]) >= 13  # it has no Java 17
     return f"apt-get install -y openjdk-{21 if is_new else 17}-jre-headless"
+
+
+# ----------------------------------------------------------------------------------------------- the archive of classes
+def spark_archive() -> ClassArchive:
+    """Returns the archive for this Java and this Spark, which need not exist."""
+    found = find_spec("pyspark")
+    spark = os.environ.get("SPARK_HOME") or (found and found.origin)
+    return ClassArchive(f"spark-{version('pyspark')}", f"{check_java().shown} {spark}")
+
+
+def create_archive() -> Path:
+    """Starts Spark as an application does, and has its JVM write the classes that it has loaded."""
+    archive = spark_archive()
+    with archive.create() as options:
+        program = [sys.executable, "-m", "headrace.spark.java", *options]
+        done = subprocess.run(program, capture_output=True, text=True, check=False)  # noqa: S603 - our own module
+        if done.returncode:
+            said = (done.stderr or done.stdout).strip().rpartition("\n")[2]
+            raise StreamsError(f"Spark has not started: {said or 'it did not say why'}")
+    return archive.path
+
+
+def _load_classes(options: list[str]) -> None:
+    """Loads what the start of an application loads, in a JVM that writes the archive when it ends."""
+    from headrace.spark.session import session_of, start_context  # noqa: PLC0415 - it imports this module
+
+    context = start_context("local[1]", java_options=" ".join(options)).result()
+    context.parallelize([0], 1).map(int).collect()
+    session_of(context).range(1).collect()
+    context.stop()
+    gateway: Any = context._gateway  # noqa: SLF001 # pyright: ignore[reportPrivateUsage]
+    gateway.shutdown()
+    gateway.proc.stdin.close()
+    gateway.proc.wait()
+
+
+if __name__ == "__main__":
+    _load_classes(sys.argv[1:])

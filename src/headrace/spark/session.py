@@ -22,7 +22,7 @@ from pyspark.sql import SparkSession
 
 from headrace.errors import ConfigError, StreamsError
 from headrace.spark.application_state import make_socket_folder
-from headrace.spark.class_archive import spark_archive
+from headrace.spark.java import spark_archive
 from headrace.spark.slot_process import LONGEST_PATH
 
 MANAGER = "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
