@@ -194,14 +194,16 @@ def at_once(emit: Emit, *, send_old: bool) -> Forward:
 
 
 class Cache:
-    """The updates that a table forwards at the end of the batch; `key_at` makes the emitted key from place and key.
-
-    Operators with many updates for each record write the cause of an update into `pending` and its place into
-    `touched` themselves: a call for each update would take longer than the update.
-    """
+    """The updates that a table forwards at the end of the batch; `key_at` makes the emitted key from place and key."""
 
     def __init__(
-        self, cached: Cached, env: Env, emit: Emit, *, send_old: bool, key_at: Callable[[bytes, Any], Any] | None
+        self,
+        cached: Cached,
+        env: Env,
+        emit: Emit,
+        *,
+        send_old: bool,
+        key_at: Callable[[bytes, Any], Any] | None = None,
     ) -> None:
         self.touched: list[bytes] = []
         self.pending: dict[bytes, Cause] = {}
@@ -247,17 +249,9 @@ class Cache:
             self._emit(key, (None, old, True), timestamp, headers)
 
 
-def cache_of(
-    store: str,
-    cached: Cached,
-    env: Env,
-    emit: Emit,
-    *,
-    send_old: bool,
-    key_at: Callable[[bytes, Any], Any] | None = None,
-) -> Cache:
+def cache_of(store: str, cached: Cached, env: Env, emit: Emit, *, send_old: bool) -> Cache:
     """The cache of a store; the aggregates of a cogrouped stream share one store and so one cache."""
     if store not in env.caches:
-        cache = env.caches[store] = Cache(cached, env, emit, send_old=send_old, key_at=key_at)
+        cache = env.caches[store] = Cache(cached, env, emit, send_old=send_old)
         env.flushers[store] = cache.flush
     return env.caches[store]

@@ -60,6 +60,7 @@ class Table:
         self._older: dict[bytes, Any] = {}  # the generation before `_clean`
         self._last: Any = None  # the last key that is stored, or NOTHING; None: not looked for yet
         self._order: OrderedKeys | None = None  # the changed keys, from the first scan of a batch on
+        self.is_observed = False
         if share:
             self.get, self.put = self._get_shared(), self._changed.__setitem__
         elif hold:
@@ -102,7 +103,7 @@ class Table:
                 yield key, value
 
         self.get, self.put, self.put_kept, self.recent = observed_get, observed_put, observed_put_kept, observed_recent
-        self.scan = observed_scan
+        self.scan, self.is_observed = observed_scan, True
 
     # ------------------------------------------------------------------------------------------ one key
     def _get_shared(self) -> Callable[[bytes], Any]:

@@ -7,12 +7,13 @@ stream joins, maps (key, time) to every value that was put, in arrival order.
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections.abc import Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
-from operator import itemgetter
+from operator import attrgetter, itemgetter
 from typing import Any
 
-from headrace.model.record import ValueAndTimestamp
+from headrace.model.record import ValueAndTimestamp, stamped
 from headrace.model.windows import Window, Windowed, ends_of
 from headrace.serde.protocol import Serde
 from headrace.state.expiry import Dropped, ExpiredPuts, Timeline
@@ -33,7 +34,7 @@ from headrace.state.keys import (
 from headrace.state.protocols import checked_pair, refuse_null_key
 from headrace.state.rendering import render_entries
 from headrace.state.spec import WindowKind
-from headrace.state.table import Table
+from headrace.state.table import UNKNOWN, Table
 from headrace.state.values import Cell
 
 ROWS = 50_000  # string keys whose encoded prefix is cached
@@ -43,8 +44,33 @@ Entry = tuple[int, int, Any]  # time, sequence, and what the table holds for the
 _order = itemgetter(0, 1)
 
 
+class OpenWindow:
+    """A window of a timestamped store that records of this batch update; the value is None while it has none.
+
+    `is_stored` says whether the table has a value. The operator sets `cause`, the record that made the last update,
+    and `turn`, which increases from record to record.
+    """
+
+    __slots__ = ("cause", "is_stored", "place", "start", "time", "turn", "value")
+
+    def __init__(self, place: bytes, start: int, held: tuple[Any, int] | None) -> None:
+        self.place, self.start, self.is_stored = place, start, held is not None
+        self.value, self.time = (None, 0) if held is None else held
+        self.turn, self.cause = 0, None
+
+    value: Any
+    cause: Any
+
+
+_start, _turn = attrgetter("start"), attrgetter("turn")
+
+
 class WindowedValues:
-    """A window store."""
+    """A window store.
+
+    An operator that updates windows many times in a batch gets them as `OpenWindow`s, and changes those. The store
+    writes them into its table at the end of the batch, or before anything else reads or writes the store.
+    """
 
     def __init__(
         self,
@@ -57,7 +83,7 @@ class WindowedValues:
         persistent: bool,
         dropped: Dropped,
     ) -> None:
-        self.name, self.table, self._retention = name, table, kind.retention
+        self.name, self.table, self.retention = name, table, kind.retention
         self._times, self._clock = times, times.clock
         self._encode, self._decode, self._timestamped = key.encode, key.decode, kind.timestamped
         self._end_of = ends_of(kind.window_size)
@@ -68,6 +94,8 @@ class WindowedValues:
         self._grain = 1 if kind.by_time else max(60_000, kind.retention)
         self._row_of: dict[str, bytes] = {}
         self._noted: dict[bytes, int] = {}  # escaped key → an interval that has an index entry
+        self.open: defaultdict[bytes, dict[int, OpenWindow]] = defaultdict(dict)  # by row and start
+        self.write_open: Callable[[], None] = lambda: None  # set by the operator that uses open windows
 
     # --------------------------------------------------------------------------------------------- writing
     def put(self, key: Any, value: Any, start: int) -> None:
@@ -75,11 +103,12 @@ class WindowedValues:
             refuse_null_key(self.name, "put")
         if self._timestamped and value is not None and (type(value) is not ValueAndTimestamp or value[0] is None):
             value = checked_pair(self.name, value)
+        self.write_open()
         clock = self._clock
         if start > clock.value:
             clock.value = start
         raw = self._encode(key)
-        if start > clock.value - self._retention or self._keeps_expired(encode_window(raw, start), value, start):
+        if start > clock.value - self.retention or self._keeps_expired(encode_window(raw, start), value, start):
             self._put_one(raw, value, start)
 
     def _put_one(self, key: bytes, value: Any, start: int) -> None:
@@ -108,6 +137,7 @@ class WindowedValues:
             refuse_null_key(self.name, "fetch")
         if last is not None:
             return self._fetch(key, first, last, reverse=False)
+        self.write_open()
         return None if first <= self._times.hidden else self.table.get(self.key_bytes(key, first))
 
     def backward_fetch(self, key: Any, first: int, last: int) -> Iterator[tuple[int, Any]]:
@@ -139,6 +169,7 @@ class WindowedValues:
         return encode_window(self._encode(key), start)
 
     def _fetch(self, key: Any, first: int, last: int, *, reverse: bool) -> Iterator[tuple[int, Any]]:
+        self.write_open()
         first, last = max(first, self._times.hidden + 1), min(last, LAST)
         if last < first:
             return iter(())
@@ -146,6 +177,7 @@ class WindowedValues:
         return ((self._place(place)[1], value) for place, value in entries)
 
     def _between(self, first: int, last: int, *, reverse: bool) -> Iterator[tuple[Windowed, Any]]:
+        self.write_open()
         first = max(first, self._times.hidden + 1)
         entries = ((*self._place(place), value) for place, value in self.table.scan(reverse=reverse))
         return ((self._windowed(key, start), value) for key, start, value in entries if first <= start <= last)
@@ -168,6 +200,11 @@ class WindowedValues:
         return self._times.expired
 
     @property
+    def clock(self) -> Cell:
+        """The largest start of a window so far."""
+        return self._clock
+
+    @property
     def newest_before(self) -> int:
         """Windows that start after this time have no value, unless `table.recent` knows one."""
         return self._clock.saved if self.table.has_recent else LAST
@@ -183,13 +220,42 @@ class WindowedValues:
             row = self._row_of[key] = escape(self._encode(key))
         return row
 
+    def open_window(self, windows: dict[int, OpenWindow], place: bytes, start: int) -> OpenWindow:
+        """Adds a window to the open ones of its key, with the value that it has in the store."""
+        held = self.table.recent(place, UNKNOWN)
+        if held is UNKNOWN:
+            held = self.table.get(place) if start <= self.newest_before else None
+        opened = windows[start] = OpenWindow(place, start, held)
+        return opened
+
+    def take_open(self) -> list[OpenWindow]:
+        """Writes the open windows into the table; returns those that were updated, in the order of last updates."""
+        if not self.open:
+            return []
+        updated = [opened for windows in self.open.values() for opened in windows.values() if opened.turn]
+        self.open.clear()
+        updated.sort(key=_start)  # one record updates its windows by start
+        updated.sort(key=_turn)
+        put = self.table.put
+        for opened in updated:
+            value = opened.value
+            held = None if value is None else stamped((value, opened.time))
+            if opened.is_stored and held is not None:
+                put(opened.place, held)
+            else:
+                self._put_live(opened.place, held, opened.start, known=opened.is_stored)
+        return updated
+
     def update(self, place: bytes, value: Any, start: int, *, known: bool) -> None:
         """Puts the value of one window at its place (`encode_window`); `known`: the window has a value already."""
         clock = self._clock
         if start > clock.value:
             clock.value = start
-        if start <= clock.value - self._retention and not self._keeps_expired(place, value, start):
-            return
+        if start > clock.value - self.retention or self._keeps_expired(place, value, start):
+            self._put_live(place, value, start, known=known)
+
+    def _put_live(self, place: bytes, value: Any, start: int, *, known: bool) -> None:
+        """Puts the value of a window that has not expired, or is kept all the same."""
         if known and value is not None:
             self.table.put(place, value)
         elif value is not None and self._grain > 1:
@@ -209,6 +275,7 @@ class WindowedValues:
 
     def by_time(self, first: int, last: int) -> Iterator[tuple[Windowed, Any]]:
         """The windows that start from `first` to `last`, held-back expired ones too; ordered by start, then key."""
+        self.write_open()
         noted = (decode_by_time(place) for place in self._times.between(first // self._grain * self._grain, last))
         if self._grain > 1:
             return self._sorted_by_time(noted, first, last)
@@ -231,6 +298,7 @@ class WindowedValues:
 
     def expire(self) -> None:
         """Removes expired windows."""
+        self.write_open()
         expired = self._times.take_expired(self._grain)
         if expired:
             self._noted.clear()
@@ -248,6 +316,7 @@ class WindowedValues:
 
     def rolled_back(self) -> None:
         """Clears the caches after a rollback."""
+        self.open.clear()
         self._noted.clear()
         self._times.rolled_back()
 
@@ -293,7 +362,7 @@ class WindowedDuplicates(WindowedValues):
         clock, raw = self._clock, self._encode(key)
         if start > clock.value:
             clock.value = start
-        if start > clock.value - self._retention or self._keeps_expired(encode_window(raw, start), value, start):
+        if start > clock.value - self.retention or self._keeps_expired(encode_window(raw, start), value, start):
             self._put_one(raw, value, start)
 
     def _put_one(self, key: bytes, value: Any, start: int) -> None:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from itertools import count
 from typing import Any
 
 from headrace.model.record import Headers, stamped
 from headrace.model.windows import TimeWindows, Window, Windowed, Windows, ends_of, window, windowed
 from headrace.runtime.environment import NEVER_CLOSED, Closing, Emit, Env
-from headrace.runtime.tables import at_once, cache_of, cached, is_cached
+from headrace.runtime.tables import Cache, Cause, at_once, cached, is_cached
 from headrace.state.keys import SIGN, TIME, decode_time
-from headrace.state.table import UNKNOWN
 from headrace.state.window import WindowedValues
 from headrace.topology.nodes import WindowAggregate
 
@@ -20,7 +20,7 @@ Slice = tuple[int, int, bytes]  # start and end of a window, and the suffix of i
 def window_aggregate(node: WindowAggregate, env: Env, emit: Emit, *, true_old: bool) -> Emit:
     """With `true_old` a new window has no old value; Kafka Streams passes the initial value instead."""
     if is_cached(node.store, env) and not node.on_close:
-        return noting(node, env, emit)
+        return cached_window_aggregate(node, env, emit)
     store: WindowedValues = env.store(node.store)
     row_of, get, update, slices_of = store.row, store.table.get, store.update, slicer(node.windows)
     close = emit_closed(node, env, store, emit) if node.on_close else None
@@ -54,13 +54,17 @@ def window_aggregate(node: WindowAggregate, env: Env, emit: Emit, *, true_old: b
     return run
 
 
-def noting(node: WindowAggregate, env: Env, emit: Emit) -> Emit:
-    """The operator with a cache: it updates the windows and records the causes; the cache forwards the results."""
+def cached_window_aggregate(node: WindowAggregate, env: Env, emit: Emit) -> Emit:
+    """The operator with a cache: it updates open windows, and the cache forwards them at the end of the batch."""
     store: WindowedValues = env.store(node.store)
-    row_of, update, slices_of, here = store.row, store.update, slicer(node.windows), env.here
-    recent, get, put = store.table.recent, store.table.get, store.table.put
-    cache = cache_of(node.store, cached(store), env, emit, send_old=node.send_old, key_at=key_at(node.windows))
-    touch, pending = cache.touched.append, cache.pending
+    cache = window_cache_of(node, store, env, emit)
+    row_of, slices_of, here, clock, retention = store.row, slicer(node.windows), env.here, store.clock, store.retention
+    open_windows, open_window, next_turn, writes_at_once = (
+        store.open,
+        store.open_window,
+        cache.next_turn,
+        cache.is_traced,
+    )
     initialize, add, drop, grace = node.initialize, node.add, env.drop, node.windows.grace
     observed = env.state.cell(f"{node.name}/stream time", -1)
 
@@ -70,29 +74,101 @@ def noting(node: WindowAggregate, env: Env, emit: Emit) -> Emit:
             return
         if timestamp > observed.value:
             observed.value = timestamp
-        close_time, row, hidden, expired = observed.value - grace, row_of(key), store.hidden, store.expired
-        newest = store.newest_before
-        cause = key, timestamp, headers, here.row, here.order
+        close_time, expired, row = observed.value - grace, clock.value - retention, row_of(key)
+        windows = open_windows[row]
+        cause, turn = (key, timestamp, headers, here.row, here.order), next_turn()
         for start, end, suffix in slices_of(timestamp):
             if end <= close_time:
                 drop("late")
                 continue
-            place = row + suffix
-            before = recent(place, UNKNOWN) if start > hidden else None
-            if before is UNKNOWN:
-                before = get(place) if start <= newest else None
-            old, time = (initialize(), timestamp) if before is None else before
-            if time < timestamp:
+            if start <= expired:
+                cache.update_expired(node, row + suffix, start, value, cause)
+                windows = open_windows[row]
+                continue
+            opened = windows.get(start)
+            if opened is None:
+                opened = open_window(windows, row + suffix, start)
+            old, time = opened.value, opened.time
+            if old is None:
+                old, time = initialize(), timestamp
+            elif time < timestamp:
                 time = timestamp
-            new = add(key, value, old)
-            if before is not None and new is not None and start > expired:
-                put(place, stamped((new, time)))  # live: the store's stream time need not move
-            else:
-                update(place, None if new is None else stamped((new, time)), start, known=before is not None)
-            touch(place)
-            pending[place] = cause
+            opened.value = add(key, value, old)
+            opened.time, opened.cause, opened.turn = time, cause, turn
+            if start > clock.value:
+                clock.value = start
+        if writes_at_once:
+            cache.write()
 
     return run
+
+
+class WindowCache(Cache):
+    """The updates of a window store that its aggregates forward at the end of the batch.
+
+    The aggregates of a cogrouped stream share it. `next_turn` numbers the records that update windows. A trace shows
+    the store after each record, so the windows are then written at once.
+    """
+
+    def __init__(self, store: WindowedValues, windows: Windows, env: Env, emit: Emit, *, send_old: bool) -> None:
+        super().__init__(cached(store), env, emit, send_old=send_old, key_at=key_at(windows))
+        self.next_turn, self.is_traced = count(1).__next__, store.table.is_observed
+        self._store, self._end_of = store, ends_of(windows)
+        store.write_open = self.write
+
+    def write(self) -> None:
+        """Writes the open windows into the store before the end of the batch."""
+        for opened in self._store.take_open():
+            self.touched.append(opened.place)
+            self.pending[opened.place] = opened.cause
+
+    def update_expired(self, node: WindowAggregate, place: bytes, start: int, value: Any, cause: Cause) -> None:
+        """Updates a window that has expired in the store: a processor has put a much later window into it."""
+        self.write()
+        key, timestamp, *_ = cause
+        before = self._store.table.get(place)
+        old, time = (node.initialize(), timestamp) if before is None else before
+        new = node.add(key, value, old)
+        held = None if new is None else stamped((new, max(time, timestamp)))
+        self._store.update(place, held, start, known=before is not None)
+        self.touched.append(place)
+        self.pending[place] = cause
+
+    def flush(self) -> bool:
+        if self.pending:
+            self.write()
+            return super().flush()
+        updated = self._store.take_open()
+        if not updated:
+            return False
+        here, emit, end_of, send_old, before_of = (
+            self._here,
+            self._emit,
+            self._end_of,
+            self._send_old,
+            self._store.before,
+        )
+        row, order = here.row, here.order
+        for opened in updated:
+            key, timestamp, headers, here.row, here.order = opened.cause
+            value, start = opened.value, opened.start
+            before = before_of(opened.place) if send_old or value is None else None
+            if value is None and before is None:
+                continue
+            old = before[0] if send_old and before is not None else None
+            time = timestamp if value is None else opened.time
+            emit(windowed((key, window((start, end_of(start))))), (value, old, True), time, headers)
+        here.row, here.order = row, order
+        return True
+
+
+def window_cache_of(node: WindowAggregate, store: WindowedValues, env: Env, emit: Emit) -> WindowCache:
+    """The cache of a window store: one for all aggregates of the store."""
+    cache = env.caches.get(node.store)
+    if cache is None:
+        cache = env.caches[node.store] = WindowCache(store, node.windows, env, emit, send_old=node.send_old)
+        env.flushers[node.store] = cache.flush
+    return cache
 
 
 def key_at(windows: Windows) -> Callable[[bytes, Any], Windowed]:
