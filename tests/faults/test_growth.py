@@ -65,7 +65,7 @@ def test_neither_files_nor_work_grow_with_the_number_of_batches(inline, tmp_path
         Program(count_words, {}),
         limit=1,
         inline=inline,
-        options=CommitOptions(background=False, max_undelivered=0),
+        options=CommitOptions(background=False, max_undelivered=0, purge_delay_ms=0),
     )
     work, sizes, live = list[Counter[str]](), list[tuple[int, int]](), list[int]()
     for _ in range(BATCHES // PART):
