@@ -2,8 +2,11 @@
 
 import csv
 from pathlib import Path
+from random import Random
 
-from headrace.model.partitioner import murmur2, partition_of
+import pytest
+
+from headrace.model.partitioner import murmur2, partition_of, partitions_of
 
 with (Path(__file__).parent / "vectors" / "murmur2.csv").open(encoding="utf-8") as lines:
     VECTORS = list(csv.DictReader(lines))
@@ -19,3 +22,15 @@ def test_hashes_and_partitions_are_kafkas():
 
 def test_a_record_without_key_may_go_anywhere():
     assert partition_of(None, 6) is None
+
+
+@pytest.mark.parametrize("length", range(18))
+def test_many_keys_go_where_each_of_them_goes(length: int):
+    random = Random(length)
+    alike: list[bytes | None] = [random.randbytes(length) for _ in range(1_000)]
+    others: list[bytes | None] = [None, b"", b"another length", *(b"%d" % n for n in range(1_000))]
+    keys = alike + others
+    random.shuffle(keys)
+    for partitions in (1, 6, 7):
+        assert partitions_of(keys, partitions) == [partition_of(key, partitions) for key in keys]
+    assert partitions_of([], 6) == []

@@ -23,6 +23,7 @@ from collections import defaultdict
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import accumulate
+from operator import itemgetter
 from typing import Any, NamedTuple
 
 import msgspec
@@ -32,7 +33,7 @@ from headrace.extras import lazy_extra
 from headrace.log.chunk_format import pack_parts, unpack
 from headrace.log.protocol import Item, Records
 from headrace.model.ids import TopicPartition
-from headrace.model.partitioner import known_partition
+from headrace.model.partitioner import partitions_of
 from headrace.model.record import Headers
 from headrace.runtime.rows import CountOutput, Order, Output, PartitionBatch, Row, batch_rows
 
@@ -45,6 +46,7 @@ Partitions = Callable[[str], int | None]  # the partition count of a topic; None
 Place = tuple[str, int | None]
 Compressed = tuple[int, bytes]  # size before compression, or 0 if the bytes are not compressed
 _Record = tuple[bytes | None, bytes | None, int, Headers]
+_topic = itemgetter(0)
 
 
 class Section(NamedTuple):
@@ -93,21 +95,22 @@ def group_by_partition(
     outputs: Sequence[Output] | Sequence[CountOutput], partitions: Partitions, own_partition: int
 ) -> dict[Place, list[int]]:
     """Returns the places of the outputs for each partition; the partition is None if the count is not known."""
+    open_places: defaultdict[str, list[int]] = defaultdict(list)  # by topic: outputs whose partition the key decides
+    chosen: list[int | None] = []
+    for place, (topic, partition, *_) in enumerate(outputs):
+        chosen.append(partition)
+        if partition is None:
+            open_places[topic].append(place)
+    for topic, places in open_places.items():
+        count = partitions(topic)
+        if count is not None:
+            own = own_partition % count
+            keys = [outputs[place][2] for place in places]
+            for place, partition in zip(places, partitions_of(keys, count), strict=True):
+                chosen[place] = own if partition is None else partition
     found: defaultdict[Place, list[int]] = defaultdict(list)
-    counts: dict[str, int | None] = {}
-    for place, (topic, chosen, key, _, _, _, _) in enumerate(outputs):
-        partition = chosen
-        if chosen is None:
-            if topic not in counts:
-                counts[topic] = partitions(topic)
-            count = counts[topic]
-            if count == 1:
-                partition = 0
-            elif count is not None and key is None:
-                partition = own_partition % count
-            elif count is not None:
-                partition = known_partition(key, count)
-        found[topic, partition].append(place)
+    for place, target in enumerate(zip(map(_topic, outputs), chosen, strict=True)):
+        found[target].append(place)
     return found
 
 
@@ -182,13 +185,14 @@ def _split(section: Section, count: Callable[[str], int], own_partition: int) ->
         return [section]
     partitions = count(section.topic)
     rows = defaultdict[int, list[tuple[_Record, Order]]](list)
-    for record, order in zip(_rows(section), read_orders(section), strict=True):
-        chosen = known_partition(record[0], partitions)
-        rows[own_partition % partitions if chosen is None else chosen].append((record, order))
+    records = list(_rows(section))
+    chosen = partitions_of([record[0] for record in records], partitions)
+    for record, partition, order in zip(records, chosen, read_orders(section), strict=True):
+        rows[own_partition % partitions if partition is None else partition].append((record, order))
     found: list[Section] = []
     for partition, some in rows.items():
-        records, orders = zip(*some, strict=True)
-        found.append(_encode_section(section.topic, partition, Records.from_rows(records), orders, packed=False))
+        own, orders = zip(*some, strict=True)
+        found.append(_encode_section(section.topic, partition, Records.from_rows(own), orders, packed=False))
     return found
 
 

@@ -180,6 +180,9 @@ class LmdbEngine:
 
     def _remember(self, entries: Changes) -> None:
         recent = self._recent
+        if len(entries) > RECENT:
+            recent.clear()
+            return
         recent.update(entries)
         for large in [key for key, value in entries if value is not None and len(value) > LARGE]:
             del recent[large]

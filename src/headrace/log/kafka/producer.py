@@ -16,6 +16,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from itertools import count, repeat
+from types import NoneType
 from typing import Any, TypeVar
 
 from headrace.errors import LogUnavailableError, ProducerFencedError, StateCorruptedError, StreamsError
@@ -115,14 +116,15 @@ def _check_records(at: TopicPartition, records: Records, config: Mapping[str, st
     if not len(keys) == len(values) == len(times) or len(records.headers or times) != len(times):
         raise ValueError(f"the columns of records for {at} are not of the same length")
     for what, column in (("keys", keys), ("values", values)):
-        if not all(raw is None or type(raw) is bytes for raw in column):
+        if not set(map(type, column)) <= {bytes, NoneType}:
             raise TypeError(f"the {what} of records for {at} are bytes or None")
     if times and max(times) >= 2**63:
         raise OverflowError(f"a timestamp of a record for {at} does not fit into 64 bits")
     if "compact" in config["cleanup.policy"] and None in keys:
         raise missing_key(at.topic)
     limit = int(config["max.message.bytes"])
-    if records.headers is not None or sum(map(len, filter(None, [*keys, *values]))) > limit:
+    longest = sum(max(map(len, filter(None, column)), default=0) for column in (keys, values))
+    if records.headers is not None or longest > limit:
         for length in map(record_length, keys, values, records.headers or [()] * len(times)):
             check_record_length(at.topic, length, limit)
 
