@@ -154,13 +154,16 @@ def decode_column(serde: Serde[T], raws: Sequence[bytes | None], taken: Iterator
     return list(map(decode, taken))
 
 
-def encode_column(serde: Serde[T], values: Sequence[T | None], taken: Iterator[T | None]) -> Sequence[bytes | None]:
+def encode_column(
+    serde: Serde[T], values: Sequence[T | None], taken: Iterator[T | None] | None = None
+) -> Sequence[bytes | None]:
     """Encodes many keys or values; `taken` iterates over them.
 
     >>> from headrace.serde import LONG
-    >>> encode_column(LONG, [None], iter([None]))
+    >>> encode_column(LONG, [None])
     [None]
     """
+    taken = iter(values) if taken is None else taken
     encode: Callable[[Any], bytes] = serde.encode
     types = set(map(type, values))
     if NoneType in types:

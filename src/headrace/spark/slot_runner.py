@@ -72,7 +72,7 @@ def run_slot(job: str, slot: int, orders: bytes, rows: Sequence[bytes]) -> list[
 def make_handler(job: str) -> Handler:
     """Makes the handler of a slot process that runs tasks."""
     # As in `Slot`: the objects of a batch live until its end.
-    gc.set_threshold(1_000_000, 20, 20)
+    gc.set_threshold(2_000_000, 20, 20)
     loaded = load_job(job)
     limit_calls(loaded, _end_process)
     return SlotRunner(loaded).handle

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
-from operator import gt, lt
+from operator import gt, itemgetter, lt
 from typing import Any, Literal, Protocol
 
 from headrace.state.engine import OrderedKeys, ordered_keys
@@ -52,9 +52,11 @@ class Table:
         share: bool,
         hold: bool = False,
         remembered: int = REMEMBERED,
+        encode_all: Callable[[Sequence[Any]], list[bytes]] | None = None,
     ) -> None:
         self.prefix, self._engine, self.encode, self.decode = prefix, engine, encode, decode
         self.share, self._hold, self._remembered = share, hold and not share, remembered
+        self._encode_all = encode_all or self._encode_each
         self._changed: dict[bytes, Any] = {}  # by this batch: objects if they are shared or held, else bytes
         self._clean: dict[bytes, Any] = {}  # as committed: objects if they are shared, else bytes; None if absent
         self._older: dict[bytes, Any] = {}  # the generation before `_clean`
@@ -258,16 +260,19 @@ class Table:
     # ---------------------------------------------------------------------------------- the end of a batch
     def changes(self) -> list[tuple[bytes, bytes | None]]:
         """The changes of this batch, encoded and sorted by the engine's keys."""
-        prefix, changed, encode = self.prefix, self._changed, self.encode
-        result: list[tuple[bytes, bytes | None]] = []
-        kept_as_bytes = not (self.share or self._hold)
-        for key in sorted(changed):
-            held = changed[key]
-            if held is not None:
-                result.append((prefix + key, held if kept_as_bytes else encode(held)))
-            elif self._stored(key):
-                result.append((prefix + key, None))
-        return result
+        prefix, changed = self.prefix, self._changed
+        puts = {key: held for key, held in changed.items() if held is not None}
+        keys = sorted(puts)
+        values = list(map(puts.__getitem__, keys))
+        encoded = self._encode_all(values) if self.share or self._hold else values
+        changes: list[tuple[bytes, bytes | None]] = list(zip(map(prefix.__add__, keys), encoded, strict=True))
+        if len(puts) < len(changed):
+            changes += [(prefix + key, None) for key, held in changed.items() if held is None and self._stored(key)]
+            changes.sort(key=itemgetter(0))
+        return changes
+
+    def _encode_each(self, values: Sequence[Any]) -> list[bytes]:
+        return list(map(self.encode, values))
 
     def settle(self, changes: Iterable[tuple[bytes, bytes | None]]) -> None:
         """Takes the committed changes as the starting point of the next batch."""

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from hashlib import blake2b
 from typing import Any, Literal, NamedTuple, Self, TypeVar
@@ -134,6 +134,7 @@ class TaskState:
         *,
         share: bool = True,
         hold: bool = False,
+        encode_all: Callable[[Sequence[Any]], list[bytes]] | None = None,
         logged: bool | None = None,
         of: StoreSpec | None = None,
     ) -> Table:
@@ -149,7 +150,8 @@ class TaskState:
                 self._unlogged.add(name)
             prefix = self._prefix(name)
             reader = self.engine if of is None or not of.has_old_values else self._migrating_reader(name, prefix, of)
-            table = self._tables[name] = Table(prefix, reader, encode, decode, share=share, hold=hold)
+            table = Table(prefix, reader, encode, decode, share=share, hold=hold, encode_all=encode_all)
+            self._tables[name] = table
             if self._settings.observe is not None:
                 table.observe(partial(self._settings.observe, name))
         return table
@@ -290,8 +292,9 @@ class StoreTables:
     def table(self, codec: Codec, *, cached: bool = True) -> Table:
         spec, hold = self._spec, self._hold and cached
         return self._state.table(
-            spec.name, codec.encode, codec.decode, share=codec.share, hold=hold, logged=spec.logging, of=spec
-        )
+            spec.name, codec.encode, codec.decode, share=codec.share, hold=hold, encode_all=codec.encode_all,
+            logged=spec.logging, of=spec,
+        )  # fmt: skip
 
     def second(self, what: str, codec: Codec) -> Table:
         spec, name = self._spec, f"{self._spec.name}/{what}"

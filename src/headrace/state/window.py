@@ -232,18 +232,24 @@ class WindowedValues:
         """Writes the open windows into the table; returns those that were updated, in the order of last updates."""
         if not self.open:
             return []
-        updated = [opened for windows in self.open.values() for opened in windows.values() if opened.turn]
+        updated: list[OpenWindow] = []
+        put, grain = self.table.put, self._grain
+        for windows in self.open.values():
+            indexed = None  # the last interval of this key that has an index entry
+            for opened in windows.values():
+                if not opened.turn:
+                    continue
+                updated.append(opened)
+                value, start = opened.value, opened.start
+                held = None if value is None else stamped((value, opened.time))
+                if held is not None and (opened.is_stored or indexed == start // grain):
+                    put(opened.place, held)
+                else:
+                    self._put_live(opened.place, held, start, known=opened.is_stored)
+                    indexed = start // grain if held is not None and grain > 1 else None
         self.open.clear()
         updated.sort(key=_start)  # one record updates its windows by start
         updated.sort(key=_turn)
-        put = self.table.put
-        for opened in updated:
-            value = opened.value
-            held = None if value is None else stamped((value, opened.time))
-            if opened.is_stored and held is not None:
-                put(opened.place, held)
-            else:
-                self._put_live(opened.place, held, opened.start, known=opened.is_stored)
         return updated
 
     def update(self, place: bytes, value: Any, start: int, *, known: bool) -> None:
