@@ -10,8 +10,10 @@ from rich.table import Table
 from benchmarks import lookup, report, serdes
 from benchmarks.peers.cells import LATENCIES, cells
 from benchmarks.peers.latency import output_key
+from benchmarks.peers.outcome import Outcome
 from benchmarks.peers.programs.run_bare import program
 from benchmarks.peers.programs.run_headrace import PROGRAMS
+from benchmarks.peers.results import markdown_of_choice
 from benchmarks.peers.systems import HEADRACE, KAFKA_STREAMS, KAFKA_STREAMS_10
 from benchmarks.peers.workload import Given, Workload
 from benchmarks.peers.workloads import NAMES, workload
@@ -124,6 +126,17 @@ def test_a_benchmark_replaces_its_own_section_of_the_results_and_keeps_the_other
     report.write_section("peers", "# Anew", path)
     report.write_tables("log", "The log", table, "One line.", path=path)
     assert path.read_text() == "<!-- benchmarks.peers -->\n# Anew\n\n" + first[first.index("<!-- benchmarks.log") :]
+
+
+def test_a_choice_of_systems_has_a_section_with_what_was_measured():
+    fast, slow = (
+        Outcome("W4", "headrace", 2, 2_000_000, 4.0, 6.0),
+        Outcome("W4", "kafka-streams", 2, 2_000_000, 8.0, 9.0),
+    )
+    text = markdown_of_choice({some.cell: some for some in (fast, slow)}, 1.0, ["--workload", "W4"])
+    assert text.startswith("# Headrace beside Kafka Streams\n\n`python -m benchmarks.peers --workload W4`, ")
+    assert "| W4: records/s, times kafka-streams's | 2.00 | ≥ 1.5 | reached |" in text
+    assert "W5" not in text
 
 
 def test_every_benchmark_of_make_bench_writes_a_section():

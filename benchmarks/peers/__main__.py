@@ -2,12 +2,14 @@
 
     python -m benchmarks.peers [--workload W5] [--system headrace] [--cores 2] [--scale 0.01] [--json FILE] [--resume]
 
-Without a choice everything is measured, which takes more than an hour; benchmarks/results.md is written only then.
+Without a choice everything is measured, which takes more than an hour, and the section "peers" of benchmarks/results.md
+is written. What was chosen goes to a section of its own, if --section names one.
 """
 
 from __future__ import annotations
 
 import argparse
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -21,7 +23,7 @@ from benchmarks.peers.goals import goals
 from benchmarks.peers.latency import latency
 from benchmarks.peers.measure import throughput
 from benchmarks.peers.outcome import Outcome
-from benchmarks.peers.results import markdown
+from benchmarks.peers.results import markdown, markdown_of_choice
 from benchmarks.peers.room import prepare
 from benchmarks.peers.systems import BUILD, SYSTEMS
 from benchmarks.peers.table import notes, table
@@ -78,6 +80,7 @@ def options() -> argparse.Namespace:
     parser.add_argument("--cores", action="append", default=[], type=int, choices=CORES)
     parser.add_argument("--scale", type=float, default=1.0, help="a share of the records, for a trial")
     parser.add_argument("--json", type=Path, default=BUILD / "outcomes.jsonl", help="where outcomes are kept")
+    parser.add_argument("--section", help="the section of results.md that gets what was chosen: kafka_streams")
     parser.add_argument("--resume", action="store_true", help="what is in the file already is not measured again")
     return parser.parse_args()
 
@@ -132,6 +135,8 @@ def main() -> None:
         )
     if given.scale == 1 and not (given.workload or given.system or given.cores):
         write_section("peers", markdown(ledger.outcomes, given.scale))
+    elif given.section:
+        write_section(given.section, markdown_of_choice(ledger.outcomes, given.scale, sys.argv[1:]))
 
 
 if __name__ == "__main__":

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from benchmarks.peers.goals import Outcomes, goals
 from benchmarks.peers.systems import SYSTEMS
@@ -35,28 +35,41 @@ two topics in the order of time only as far as their records have arrived.
 
 
 def markdown(outcomes: Outcomes, scale: float) -> str:
-    return "\n".join(_lines(outcomes, scale)) + "\n"
+    """The section of a run of everything."""
+    return "\n".join([*_figures("Beside the peers", "make bench", outcomes, scale), *_method()]) + "\n"
 
 
-def _lines(outcomes: Outcomes, scale: float) -> Iterator[str]:
-    yield "# Beside the peers"
+def markdown_of_choice(outcomes: Outcomes, scale: float, arguments: Sequence[str]) -> str:
+    """The section of a run of some systems; how they are measured stands in the section of all."""
+    first, *others = [SYSTEMS[name].title for name in dict.fromkeys(system for _, system, _ in outcomes)]
+    title = f"{first} beside {', '.join(others)}" if others else first
+    command = " ".join(["python -m benchmarks.peers", *arguments])
+    return "\n".join(_figures(title, command, outcomes, scale)) + "\n"
+
+
+def _figures(title: str, command: str, outcomes: Outcomes, scale: float) -> Iterator[str]:
+    yield f"# {title}"
     yield ""
-    yield describe_run("make bench")
+    yield describe_run(command)
     yield ""
     if scale != 1:
         yield f"A trial with {scale:g} of the records: these figures say nothing."
         yield ""
     yield "| " + " | ".join(COLUMNS) + " |"
     yield "|---|" + "---:|" * (len(COLUMNS) - 1)
-    for title, rows in sections(outcomes, scale):
-        yield f"| **{title}** |" + " |" * (len(COLUMNS) - 1)
+    for name, rows in sections(outcomes, scale):
+        yield f"| **{name}** |" + " |" * (len(COLUMNS) - 1)
         yield from ("| " + " | ".join(cells) + " |" for _, cells in rows)
     yield ""
-    yield from (f"- {workload(name, scale).name}: {workload(name, scale).detail}" for name in NAMES)
+    measured = {name for name, _, _ in outcomes}
+    yield from (f"- {name}: {workload(name, scale).detail}" for name in NAMES if name in measured)
     yield from (f"- {note}" for note in notes(outcomes))
     yield from ("", "## Goals", "", "| Headrace's | is | goal | |", "|---|---:|---:|---|")
     for goal in goals(outcomes):
         bound = f"{'≤' if goal.at_most else '≥'} {goal.wanted:g}"
         yield f"| {goal.text} | {goal.reached:.2f} | {bound} | {'reached' if goal.is_met else '**missed**'} |"
+
+
+def _method() -> Iterator[str]:
     yield from ("", "## How it is measured", "", METHOD.format(version=VERSION), "## Settings", "")
     yield from (f"- **{system.title}**: {system.settings}." for system in SYSTEMS.values())
