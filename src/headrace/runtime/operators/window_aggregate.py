@@ -59,12 +59,8 @@ def cached_window_aggregate(node: WindowAggregate, env: Env, emit: Emit) -> Emit
     store: WindowedValues = env.store(node.store)
     cache = window_cache_of(node, store, env, emit)
     row_of, slices_of, here, clock, retention = store.row, slicer(node.windows), env.here, store.clock, store.retention
-    open_windows, open_window, next_turn, writes_at_once = (
-        store.open,
-        store.open_window,
-        cache.next_turn,
-        cache.is_traced,
-    )
+    open_windows, open_window = store.open, store.open_window
+    next_turn, writes_at_once = cache.next_turn, cache.is_traced
     initialize, add, drop, grace = node.initialize, node.add, env.drop, node.windows.grace
     observed = env.state.cell(f"{node.name}/stream time", -1)
 
@@ -141,13 +137,8 @@ class WindowCache(Cache):
         updated = self._store.take_open()
         if not updated:
             return False
-        here, emit, end_of, send_old, before_of = (
-            self._here,
-            self._emit,
-            self._end_of,
-            self._send_old,
-            self._store.before,
-        )
+        here, emit, end_of = self._here, self._emit, self._end_of
+        send_old, before_of = self._send_old, self._store.before
         row, order = here.row, here.order
         for opened in updated:
             key, timestamp, headers, here.row, here.order = opened.cause
