@@ -59,7 +59,7 @@ def partitions_of(keys: Sequence[bytes | None], partitions: int) -> list[int | N
     """The partitions of many keys, ten times as fast as one by one if they are new.
 
     >>> partitions_of([b"21", None, b"22"], 6)
-    [0, None, 5]
+    [0, None, 3]
     """
     found: list[int | None] = [None] * len(keys)
     by_length: defaultdict[int, list[int]] = defaultdict(list)
