@@ -66,7 +66,7 @@ from headrace.spark.slot_messages import (
     encode_message,
 )
 from headrace.spark.slot_process import outlive_sigterm, prepare_log
-from headrace.spark.slot_runner import SlotRunner, limit_calls
+from headrace.spark.slot_runner import SlotRunner, collect_garbage, defer_garbage_collection, limit_calls
 from headrace.spark.standbys import LocalStateKeeper
 from headrace.spark.transport import Connection, Endpoint, Frame, port_range
 
@@ -236,6 +236,7 @@ class Slot:
                         self._keep().commit(message.number)
                     case RunBatch():
                         self._run(message)
+                        collect_garbage()
                     case DeliverShare():
                         self._deliver(message)
                     case Stop():
@@ -249,9 +250,7 @@ class Slot:
     def _start(self, message: Start) -> None:
         self._registration = message.registration
         threading.Thread(target=self._beat, args=(message.lease / 4,), name="headrace heartbeat", daemon=True).start()
-        # A batch makes many objects that live until its end. Looking at them takes a quarter of the time with Python's
-        # own thresholds, a fifth with 100,000, a twentieth with a million, and nothing with this one.
-        gc.set_threshold(2_000_000, 20, 20)
+        defer_garbage_collection()
         if digest_of_job(message.job) != self._job_digest:
             raise StreamsError("the job that arrived is not the one that the driver has announced: is it another's?")
         job: Job = cloudpickle.loads(message.job)

@@ -55,6 +55,8 @@ from headrace.state.engine import Version
 _log = logging.getLogger(__name__)
 PROCESSES: dict[str, SlotProcesses] = {}  # of this worker, by job
 HANDOVER = 1.0  # seconds that a slot waits for the local state of its tasks, which another slot of the host closes
+MANY_OBJECTS = 100_000  # new ones since the last garbage collection
+GENERATION = 20  # collections of a generation before the next older one is collected, too
 WARM = 3  # requests after which a worker has imported all modules; some are imported to return the first result
 
 
@@ -69,13 +71,34 @@ def run_slot(job: str, slot: int, orders: bytes, rows: Sequence[bytes]) -> list[
     return processes.ask(slot, orders, rows)
 
 
+def defer_garbage_collection() -> None:
+    """Lets the garbage collector run within a batch only if the batch makes very many objects.
+
+    They live until the end of the batch. Looking at them takes a quarter of the time with Python's own thresholds, a
+    fifth with 100,000, a twentieth with a million, and nothing with this one.
+    """
+    gc.set_threshold(2_000_000, GENERATION, GENERATION)
+
+
+def collect_garbage() -> None:
+    """Collects garbage after a batch, if there are many new objects: cycles must not wait for two millions."""
+    new, young, old = gc.get_count()
+    if new >= MANY_OBJECTS:
+        gc.collect(2 if old >= GENERATION else 1 if young >= GENERATION else 0)
+
+
 def make_handler(job: str) -> Handler:
     """Makes the handler of a slot process that runs tasks."""
-    # As in `Slot`: the objects of a batch live until its end.
-    gc.set_threshold(2_000_000, 20, 20)
+    defer_garbage_collection()
     loaded = load_job(job)
     limit_calls(loaded, _end_process)
-    return SlotRunner(loaded).handle
+    handle = SlotRunner(loaded).handle
+
+    def handle_and_collect(orders: bytes, rows: Sequence[bytes]) -> list[Message]:
+        collect_garbage()  # of the batch before
+        return handle(orders, rows)
+
+    return handle_and_collect
 
 
 def limit_calls(job: Job, give_up: Callable[[Place, str], None]) -> CallTimeout | None:
