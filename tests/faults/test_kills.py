@@ -84,7 +84,7 @@ def test_every_step_is_in_a_group():
 @pytest.mark.parametrize("names", GROUPS, ids=" and ".join)
 def test_log_and_stores_are_those_of_a_run_that_was_never_killed(names, deploy, jvm, undisturbed, chance):
     # An owner purges nothing in the first two seconds after its takeover, in which it could run all batches.
-    place = deploy("WORDS", config=SMALL | ({"commit.interval.ms": 200} if PURGE in names else {}))
+    place = deploy("WORDS", config=SMALL | ({"commit.interval.ms": 700} if PURGE in names else {}))
     for kill in [kill_at(name, when, chance) for name in names for when in ("before", "after")]:
         sys.stdout.write(f"{kill}\n")
         place.start(kill, environment=jvm).ends_by_kill()
