@@ -61,6 +61,8 @@ def partitions_of(keys: Sequence[bytes | None], partitions: int) -> list[int | N
     >>> partitions_of([b"21", None, b"22"], 6)
     [0, None, 3]
     """
+    if partitions == 1:
+        return [None if key is None else 0 for key in keys]
     found: list[int | None] = [None] * len(keys)
     by_length: defaultdict[int, list[int]] = defaultdict(list)
     for place, key in enumerate(keys):

@@ -195,11 +195,6 @@ class WindowedValues:
         return self._times.hidden
 
     @property
-    def expired(self) -> int:
-        """Windows that start at this time or earlier have expired, shown or not."""
-        return self._times.expired
-
-    @property
     def clock(self) -> Cell:
         """The largest start of a window so far."""
         return self._clock
