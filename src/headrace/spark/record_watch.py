@@ -59,6 +59,7 @@ class CallTimeout:
     def __init__(self, seconds: float, give_up: Callable[[Place, str], None]) -> None:
         self._seconds, self._give_up = seconds, give_up
         self._call: FrameType | None = None  # the call that is observed
+        self._began = self._asked = 0.0  # when the call was seen first, and when it was interrupted first
         self._interrupted: FrameType | None = None  # the call that was interrupted last
         self._main, self._is_closed = threading.main_thread().ident or 0, threading.Event()
         signal.signal(SIGNAL, self._interrupt)
@@ -68,21 +69,28 @@ class CallTimeout:
         """Ends the watching thread. Spark reuses the process of an ended slot for slots that have their own limits."""
         self._is_closed.set()
 
+    def forget(self) -> None:
+        """Forgets the calls of a task that has ended: their frames keep its records and results in memory."""
+        self._call = self._interrupted = None
+
     def _watch(self) -> None:
-        began = asked = 0.0  # when the call was seen first, and when it was interrupted first
         while not self._is_closed.wait(min(self._seconds / LOOKS, LONGEST_LOOK)):
-            call = _outermost_call(self._frame())
-            if call is None or call is not self._call:  # the frame is held, so no other call can have the same one
-                self._call, began, asked = call, time.monotonic(), 0.0
-            elif asked and time.monotonic() >= asked + self._seconds:
-                self._give_up(*self._describe(self._frame()))
-            elif call is not self._interrupted and time.monotonic() >= began + self._seconds:
-                asked = asked or time.monotonic()
-                signal.pthread_kill(self._main, SIGNAL)
+            self._look()
+
+    def _look(self) -> None:
+        # A frame in a variable of this thread would keep the records of a task in memory until the next look.
+        call = _outermost_call(self._frame())
+        if call is None or call is not self._call:  # the frame is held, so no other call can have the same one
+            self._call, self._began, self._asked = call, time.monotonic(), 0.0
+        elif self._asked and time.monotonic() >= self._asked + self._seconds:
+            self._give_up(*self._describe(self._frame()))
+        elif call is not self._interrupted and time.monotonic() >= self._began + self._seconds:
+            self._asked = self._asked or time.monotonic()
+            signal.pthread_kill(self._main, SIGNAL)
 
     def _frame(self) -> FrameType | None:
-        frames = sys._current_frames()  # noqa: SLF001 # pyright: ignore[reportPrivateUsage]
-        return frames.get(self._main)
+        # The frames include that of this function: in a variable they would be a cycle, which keeps all of them.
+        return sys._current_frames().get(self._main)  # noqa: SLF001 # pyright: ignore[reportPrivateUsage]
 
     def _interrupt(self, number: int, frame: FrameType | None) -> None:
         """Raises in the main thread, unless the call has ended meanwhile, or is just changing the state."""

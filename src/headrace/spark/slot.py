@@ -257,7 +257,7 @@ class Slot:
         self._job, self._runner = job, SlotRunner(job, LocalCopies(job.local_state, job.checkpoint_id))
         delay = job.config.state_cleanup_delay_ms / 1000
         self._keeper = LocalStateKeeper(self._runner.standbys, self._runner.copies, delay, self._tell_copies)
-        self._timeout = limit_calls(job, self._give_up)
+        self._timeout = self._runner.timeout = limit_calls(job, self._give_up)
         gc.collect()
         gc.freeze()  # these objects live as long as the slot
         self._check_peers(message.peers)
