@@ -231,7 +231,7 @@ class WindowedValues:
         put, grain = self.table.put, self._grain
         for windows in self.open.values():
             indexed = None  # the last interval of this key that has an index entry
-            for opened in windows.values():
+            for opened in sorted(windows.values(), key=_start):  # one record updates its windows by start
                 if not opened.turn:
                     continue
                 updated.append(opened)
@@ -243,8 +243,7 @@ class WindowedValues:
                     self._put_live(opened.place, held, start, known=opened.is_stored)
                     indexed = start // grain if held is not None and grain > 1 else None
         self.open.clear()
-        updated.sort(key=_start)  # one record updates its windows by start
-        updated.sort(key=_turn)
+        updated.sort(key=_turn)  # the windows that a record updated are of one key
         return updated
 
     def update(self, place: bytes, value: Any, start: int, *, known: bool) -> None:
