@@ -11,7 +11,7 @@ from headrace.model.ids import TaskId
 from headrace.model.timestamps import RECORD, extractor_of
 from headrace.runtime.buffers import Buffers
 from headrace.runtime.context import Context, TransformerContext
-from headrace.runtime.environment import Emit, Env, fan_out, nowhere
+from headrace.runtime.environment import Emit, EmitColumns, Env, fan_out, nowhere
 from headrace.runtime.failures import Failures
 from headrace.runtime.lookup import feeds_aggregate, feeds_suppressed_aggregate
 from headrace.runtime.operators import (
@@ -116,7 +116,7 @@ class Compiler:
 
     def _operator(self, node: n.Node, children: Mapping[str, Emit]) -> Emit:  # noqa: C901, PLR0911, PLR0912 - one case a kind of node
         """The closure that runs a node: one case for each kind of node."""
-        env, buffers, emit = self.env.of_node(node.name), self.buffers, fan_out(list(children.values()))
+        env, buffers, emit = self._env_of(node.name), self.buffers, fan_out(list(children.values()))
         match node:
             # Edges
             case n.Source():
@@ -211,6 +211,21 @@ class Compiler:
             case _:
                 assert_never(node)
 
+    def _env_of(self, name: str) -> Env:
+        return self.env.of_node(name, self._to_sink(name))
+
+    def _to_sink(self, name: str) -> EmitColumns | None:
+        """The function that takes many updates of a table to its sink at once; None if the path does not allow it."""
+        sink = relay.find_sink(self.graph, name)
+        if sink is None or sink.topic in self._counted or self._tracer is not None or self.failures.watch is not None:
+            return None
+        internal = sink.topic in self.graph.internal_topics
+        serdes = self._serdes(sink, internal)
+        if not relay.can_end_at(sink, serdes) or any(map(depends_on_topic, serdes)):
+            return None
+        inner = None if internal else inside_windows(serdes[0])
+        return source_sink.column_sink(sink, serdes, inner, self.outlet, self.failures)
+
     def _hold(self, buffer: batches.BatchBuffer) -> Emit:
         self.program.buffers.insert(0, buffer)  # nodes are compiled from the leaves up
         return buffer.take
@@ -257,7 +272,7 @@ class Compiler:
         counter = counter_of(self.graph, node, self.config)
         if counter is None:
             return inlet._replace(relay=self._relay(node, (key, value), env, internal=internal))
-        env = self.env.of_node(counter.name)
+        env = self._env_of(counter.name)
         add = aggregate.add_counts(counter, env, self._below(counter.name))
         tally = aggregate.tally(key, value, keyed(env.store(counter.store)).place, env, add)
         return inlet._replace(tally=tally, add=self.failures.guard(counter.name, add))

@@ -17,6 +17,20 @@ from headrace.state.task_state import TaskState
 Emit = Callable[[Any, Any, int, Headers], None]
 
 
+class Columns(NamedTuple):
+    """Records that are emitted at once."""
+
+    keys: Sequence[Any]
+    values: Sequence[Any]
+    timestamps: Sequence[int]
+    headers: Sequence[Headers]
+    orders: Sequence[Order]
+
+
+# Returns False, and does nothing, if the records must be emitted one by one.
+EmitColumns = Callable[[Columns], bool]
+
+
 class DroppedRecord(NamedTuple):
     """A record that an operator left out: where it was read, and why it was dropped.
 
@@ -112,10 +126,13 @@ class Env:
     )  # by store: flushes its cache
     postponed: list[Postponed] = field(default_factory=list[Postponed])
     caches: dict[str, Any] = field(default_factory=dict[str, Any])  # by store: its cache
+    to_sink: EmitColumns | None = (
+        None  # writes records of the node to the sink below it, if only `to_stream` is between
+    )
 
-    def of_node(self, name: str) -> Env:
+    def of_node(self, name: str, to_sink: EmitColumns | None = None) -> Env:
         """Returns this environment for one operator: the records that it drops are counted under its name."""
-        return replace(self, drop=partial(self.drop_in, name))
+        return replace(self, drop=partial(self.drop_in, name), to_sink=to_sink)
 
 
 # ------------------------------------------------------------------------------------------------------------ emitting

@@ -16,20 +16,24 @@ timestamp of the record that made the last update.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from types import NoneType
+from typing import Any, NamedTuple, TypeVar
 
 from headrace.errors import InvalidStateStoreError
 from headrace.model.record import Headers, stamped
 from headrace.model.windows import Windowed
-from headrace.runtime.environment import Emit, Env, Lookup
+from headrace.runtime.environment import Columns, Emit, Env, Lookup
 from headrace.state.key_value import KeyValues
 from headrace.state.session import Sessions
 from headrace.state.table import Table
 from headrace.state.versioned import NOT_PUT, Versions
 from headrace.state.window import WindowedValues
 
+T = TypeVar("T")
+
 IS_LATEST = -1
+SLICE = 200  # updates that go to a sink at once: their objects fit into the CPU's cache
 
 
 class Keyed(NamedTuple):
@@ -166,6 +170,9 @@ Forward = Callable[[Any, Any, Any, Any, int, int, Headers, bool], None]
 # (key, timestamp, headers, row, order) of the record that made an update.
 Cause = tuple[Any, int, Headers, Any, Any]
 
+# (key, new, old, timestamp, headers, row, order): an update that a cache forwards, with the record that made it.
+Update = tuple[Any, Any, Any, int, Headers, Any, Any]
+
 
 def by_last(touched: Sequence[bytes]) -> Iterator[bytes]:
     """Each item once, in the order of its last occurrence.
@@ -208,7 +215,7 @@ class Cache:
         self.touched: list[bytes] = []
         self.pending: dict[bytes, Cause] = {}
         self._cached, self._here, self._emit, self._send_old = cached, env.here, emit, send_old
-        self._key_at = key_at
+        self._key_at, self._to_sink = key_at, None if send_old else env.to_sink
 
     def forward(self) -> Forward:
         here, touch, pending = self._here, self.touched.append, self.pending
@@ -225,28 +232,61 @@ class Cache:
         """Forwards all pending updates in the order of the last update of each key; False if there were none."""
         if not self.pending:
             return False
-        here, key_at = self._here, self._key_at
-        updates = [(raw, self.pending[raw]) for raw in by_last(self.touched)]
+        updates = [(place, self.pending[place]) for place in by_last(self.touched)]
         self.pending.clear()
         self.touched.clear()
-        row, order = here.row, here.order
-        for raw, (key, timestamp, headers, here.row, here.order) in updates:
-            self._let_out(raw, key_at(raw, key) if key_at else key, timestamp, headers)
-        here.row, here.order = row, order
+        self._let_out(updates, self._changes, self._columns)
         return True
 
-    def _let_out(self, raw: bytes, key: Any, timestamp: int, headers: Headers) -> None:
-        cached, send_old = self._cached, self._send_old
-        # Read from the table, not from the store: a window that expired in this batch is forwarded all the same.
-        held = cached.table.get(raw)
-        before = cached.before(raw) if send_old or held is None else None
-        if held is not None:
-            new, time = cached.with_time(key, held)
-            old = cached.with_time(key, before)[0] if before is not None else None
-            self._emit(key, (new, old, True), time, headers)
-        elif before is not None:
-            old = cached.with_time(key, before)[0] if send_old else None
-            self._emit(key, (None, old, True), timestamp, headers)
+    def _let_out(
+        self,
+        updates: Sequence[T],
+        changes: Callable[[Iterable[T]], Iterator[Update]],
+        columns: Callable[[Sequence[T]], Columns | None],
+    ) -> None:
+        """Forwards updates: to the sink many at once if only `to_stream` lies between, else one by one.
+
+        `columns` returns None if there is a tombstone: those are forwarded one by one.
+        """
+        if self._to_sink is None:
+            self._emit_all(changes(updates))
+            return
+        for start in range(0, len(updates), SLICE):
+            some = updates[start : start + SLICE]
+            found = columns(some)
+            if found is None or not self._to_sink(found):
+                self._emit_all(changes(some))
+
+    def _emit_all(self, updates: Iterable[Update]) -> None:
+        here, emit = self._here, self._emit
+        row, order = here.row, here.order
+        for key, new, old, timestamp, headers, here.row, here.order in updates:
+            emit(key, (new, old, True), timestamp, headers)
+        here.row, here.order = row, order
+
+    def _changes(self, updates: Iterable[tuple[bytes, Cause]]) -> Iterator[Update]:
+        """The changes that updates have made; none for a key that came and went in this batch."""
+        key_at, send_old, (table, before_of, with_time) = self._key_at, self._send_old, self._cached
+        for place, (own_key, timestamp, headers, row, order) in updates:
+            key = own_key if key_at is None else key_at(place, own_key)
+            # Read from the table, not from the store: a window that expired in this batch is forwarded all the same.
+            held = table.get(place)
+            before = before_of(place) if send_old or held is None else None
+            if held is not None or before is not None:
+                new, time = (None, timestamp) if held is None else with_time(key, held)
+                old = with_time(key, before)[0] if send_old and before is not None else None
+                yield key, new, old, time, headers, row, order
+
+    def _columns(self, updates: Sequence[tuple[bytes, Cause]]) -> Columns | None:
+        places, causes = zip(*updates, strict=True)
+        held = list(map(self._cached.table.get, places))
+        if NoneType in set(map(type, held)):
+            return None
+        keys, _, headers, _, orders = zip(*causes, strict=True)
+        if self._key_at is not None:
+            keys = list(map(self._key_at, places, keys))
+        values, timestamps = zip(*map(self._cached.with_time, keys, held), strict=True)
+        return Columns(keys, values, timestamps, headers, orders)
 
 
 def cache_of(store: str, cached: Cached, env: Env, emit: Emit, *, send_old: bool) -> Cache:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import struct
+from collections.abc import Iterator, Sequence
 from datetime import timedelta
+from operator import add, itemgetter
 from typing import Any, TypeVar
 
 from headrace.model.windows import Windowed, Windows, ends_of, milliseconds
 from headrace.model.windows import window as _window
 from headrace.model.windows import windowed as _windowed
-from headrace.serde.protocol import Serde
+from headrace.serde.protocol import Serde, encode_column
 
 # Time window:     | key | start i64 |            the end is the start plus the size, which the reader must know
 # Session window:  | key | end i64 | start i64 |
@@ -45,6 +47,13 @@ def windowed(inner: Serde[K], size: int | timedelta | Windows | None = None) -> 
             raise _not_windowed(name, key) from None
         return encode_key(inside) + start
 
+    def encode_all(keys: Iterator[Windowed[K]], types: set[type]) -> list[bytes]:
+        if types != {Windowed}:
+            return list(map(encode, keys))
+        inside, windows = zip(*keys, strict=True)
+        raw_keys: Sequence[Any] = encode_column(inner, inside)
+        return list(map(add, raw_keys, map(pack, map(itemgetter(0), windows))))
+
     def decode(raw: bytes) -> Windowed[K]:
         at = len(raw) - 8
         if at < 0:
@@ -54,7 +63,7 @@ def windowed(inner: Serde[K], size: int | timedelta | Windows | None = None) -> 
             raise ValueError(f"{name} found a window that starts at {start}: written with another serde?")
         return _windowed((decode_key(raw[:at]), _window((start, end_of(start)))))
 
-    return Serde(name, encode, decode, inner.immutable, (windowed, (inner, size)))
+    return Serde(name, encode, decode, inner.immutable, (windowed, (inner, size)), encode_all=encode_all)
 
 
 def inside_windows(key: Serde) -> Serde | None:

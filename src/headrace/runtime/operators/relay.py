@@ -21,7 +21,18 @@ from headrace.runtime.operators.source_sink import Outlet, header_decoder, write
 from headrace.runtime.rows import Output, PartitionBatch
 from headrace.serde.protocol import Serde, decode_column, depends_on_topic, encode_column
 from headrace.topology.graph import Graph
-from headrace.topology.nodes import OF_VALUE, Filter, MapValues, PassThrough, ResponseOf, SelectKey, Sink, Source
+from headrace.topology.nodes import (
+    OF_VALUE,
+    Filter,
+    MapValues,
+    PassThrough,
+    ResponseOf,
+    SelectKey,
+    Sink,
+    Source,
+    TablePassThrough,
+    TableToStream,
+)
 
 SLICE = 200  # records in a column: their objects fit into the CPU's cache; with 10,000, a record takes twice as long
 FEWEST = 8  # records; a smaller batch gains nothing
@@ -52,6 +63,23 @@ def find_path(graph: Graph, source: Source) -> tuple[list[Filter | MapValues | S
             case Filter() | MapValues() | SelectKey() as stage:
                 stages.append(stage)
             case PassThrough():
+                pass
+            case _:
+                return None
+    return None
+
+
+def find_sink(graph: Graph, name: str) -> Sink | None:
+    """The only sink below a table, if only `to_stream` lies between."""
+    is_stream = False
+    while len(graph.children[name]) == 1:
+        (name,) = graph.children[name]
+        match graph.nodes[name]:
+            case Sink() as sink:
+                return sink if is_stream else None
+            case TableToStream():
+                is_stream = True
+            case TablePassThrough() | PassThrough():
                 pass
             case _:
                 return None

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import cache, lru_cache
+from itertools import repeat
 from typing import Any, NamedTuple
 
 from headrace.errors import SchemaRegistryError, StreamsError
 from headrace.model.partitioner import partition_of
 from headrace.model.record import Headers, Record
 from headrace.model.timestamps import RECORD, Extractor
-from headrace.runtime.environment import Emit, Env
+from headrace.runtime.environment import Columns, Emit, EmitColumns, Env
 from headrace.runtime.failures import Failures
 from headrace.runtime.rows import CountOutput, Output, PartitionBatch, Row
-from headrace.serde.protocol import BoundSerde, Serde, decode_part, encode_part
+from headrace.serde.protocol import BoundSerde, Serde, decode_part, encode_column, encode_part
 from headrace.serde.schema_registry import ID_HEADERS, without_ids
 from headrace.topology.nodes import Sink, Source, TimestampExtractor
 
@@ -183,6 +184,37 @@ def sink(
             return
         for partition in partitions_of(topic, key, value):
             outbox.append((topic, partition, raw_key, raw_value, timestamp, headers, here.order))
+
+    return run
+
+
+def column_sink(
+    node: Sink, serdes: tuple[Serde, Serde], windowed: Serde | None, outlet: Outlet, failures: Failures
+) -> EmitColumns:
+    """The operator of a sink with a fixed topic and no partitioner, for many records at once.
+
+    It returns False if a record cannot be encoded: `sink` then finds the record.
+    """
+    topic = outlet.topic_name(str(node.topic))
+    own = None if node.target is None else outlet.own_partition
+    of_key = None if windowed is None else by_key_inside(windowed, outlet)
+
+    def convert(columns: Columns) -> list[Output]:
+        keys, values, timestamps, headers, orders = columns
+        partitions: Iterable[int | None] = repeat(own)
+        if of_key is not None and own is None:
+            partitions = [of_key(topic, key, None)[0] for key in keys]
+        raw_keys, raw_values = encode_column(serdes[0], keys), encode_column(serdes[1], values)
+        return list(zip(repeat(topic), partitions, raw_keys, raw_values, timestamps, headers, orders))
+
+    guarded = failures.guard_columns(node.name, convert)
+
+    def run(columns: Columns) -> bool:
+        outputs = guarded(columns) if min(columns.timestamps) >= 0 else None
+        if outputs is None:
+            return False
+        outlet.outbox.extend(outputs)
+        return True
 
     return run
 

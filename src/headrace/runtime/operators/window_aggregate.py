@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import count
+from types import NoneType
 from typing import Any
 
 from headrace.model.record import Headers, stamped
 from headrace.model.windows import TimeWindows, Window, Windowed, Windows, ends_of, window, windowed
-from headrace.runtime.environment import NEVER_CLOSED, Closing, Emit, Env
-from headrace.runtime.tables import Cache, Cause, at_once, cached, is_cached
+from headrace.runtime.environment import NEVER_CLOSED, Closing, Columns, Emit, Env
+from headrace.runtime.tables import Cache, Cause, Update, at_once, cached, is_cached
 from headrace.state.keys import SIGN, TIME, decode_time
-from headrace.state.window import WindowedValues
+from headrace.state.window import OpenWindow, WindowedValues
 from headrace.topology.nodes import WindowAggregate
 
 Slice = tuple[int, int, bytes]  # start and end of a window, and the suffix of its place in the store
@@ -137,20 +138,30 @@ class WindowCache(Cache):
         updated = self._store.take_open()
         if not updated:
             return False
-        here, emit, end_of = self._here, self._emit, self._end_of
-        send_old, before_of = self._send_old, self._store.before
-        row, order = here.row, here.order
+        self._let_out(updated, self._changes_of, self._columns_of)
+        return True
+
+    def _changes_of(self, updated: Iterable[OpenWindow]) -> Iterator[Update]:
+        """The changes of open windows; none for a window that came and went in this batch."""
+        send_old, before_of, end_of = self._send_old, self._store.before, self._end_of
         for opened in updated:
-            key, timestamp, headers, here.row, here.order = opened.cause
+            key, timestamp, headers, row, order = opened.cause
             value, start = opened.value, opened.start
             before = before_of(opened.place) if send_old or value is None else None
-            if value is None and before is None:
-                continue
-            old = before[0] if send_old and before is not None else None
-            time = timestamp if value is None else opened.time
-            emit(windowed((key, window((start, end_of(start))))), (value, old, True), time, headers)
-        here.row, here.order = row, order
-        return True
+            if value is not None or before is not None:
+                old = before[0] if send_old and before is not None else None
+                time = timestamp if value is None else opened.time
+                yield windowed((key, window((start, end_of(start))))), value, old, time, headers, row, order
+
+    def _columns_of(self, updated: Sequence[OpenWindow]) -> Columns | None:
+        values = [opened.value for opened in updated]
+        if NoneType in set(map(type, values)):
+            return None
+        keys, _, headers, _, orders = zip(*[opened.cause for opened in updated], strict=True)
+        starts = [opened.start for opened in updated]
+        windows = {start: window((start, self._end_of(start))) for start in set(starts)}
+        windowed_keys = list(map(windowed, zip(keys, map(windows.__getitem__, starts), strict=True)))
+        return Columns(windowed_keys, values, [opened.time for opened in updated], headers, orders)
 
 
 def window_cache_of(node: WindowAggregate, store: WindowedValues, env: Env, emit: Emit) -> WindowCache:
