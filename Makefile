@@ -108,7 +108,7 @@ test: jdk java chromium strace servers check $(CLASSES)
 # Only the tests in tests/faults run applications on Spark that do not say which trigger they use.
 test-faults: $(CLASSES) servers strace
 	HEADRACE_FAULTS=$(or $(FAULTS),20) HEADRACE_SEED=$(SEED) $(if $(TRIGGER),HEADRACE_PROCESSING_TRIGGER=$(TRIGGER)) \
-		$(BIN)/python -m pytest -q -rP tests/faults $(if $(TRIGGER),-m "not slots", \
+		$(BIN)/python -m pytest -q -n 2 --dist worksteal -rP tests/faults $(if $(TRIGGER),-m "not slots", \
 		tests/disk tests/kafka/test_delivery_faults.py tests/spark/test_vectors_on_spark.py \
 		tests/connect/test_sink_faults.py tests/connect/test_source_faults.py tests/connect/test_postgres_changes.py \
 		tests/connect/test_end_to_end.py tests/docs/test_first_hour.py)

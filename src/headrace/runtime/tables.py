@@ -23,7 +23,7 @@ from typing import Any, NamedTuple, TypeVar
 from headrace.errors import InvalidStateStoreError
 from headrace.model.record import Headers, stamped
 from headrace.model.windows import Windowed
-from headrace.runtime.environment import Columns, Emit, Env, Lookup
+from headrace.runtime.environment import SLICE, Columns, Emit, Env, Lookup
 from headrace.state.key_value import KeyValues
 from headrace.state.session import Sessions
 from headrace.state.table import Table
@@ -33,7 +33,6 @@ from headrace.state.window import WindowedValues
 T = TypeVar("T")
 
 IS_LATEST = -1
-SLICE = 200  # updates that go to a sink at once: their objects fit into the CPU's cache
 
 
 class Keyed(NamedTuple):
@@ -244,9 +243,9 @@ class Cache:
         changes: Callable[[Iterable[T]], Iterator[Update]],
         columns: Callable[[Sequence[T]], Columns | None],
     ) -> None:
-        """Forwards updates: to the sink many at once if only `to_stream` lies between, else one by one.
+        """Forwards updates: many at once if only `to_stream` lies between the table and a sink, else one by one.
 
-        `columns` returns None if there is a tombstone: those are forwarded one by one.
+        `columns` returns None if there is a tombstone; the updates beside it are forwarded one by one, too.
         """
         if self._to_sink is None:
             self._emit_all(changes(updates))

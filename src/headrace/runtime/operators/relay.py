@@ -6,6 +6,8 @@ longer than a fast serde. `find_path` returns None for other paths.
 
 If a column raises an error, the relay writes nothing and the task takes the records of the batch one by one, so that
 the exception handlers get the record that failed. Functions are then called again for records that they have seen.
+
+`find_sink` tells which tables may write their updates to a sink at once (`tables.Cache`).
 """
 
 from __future__ import annotations
@@ -15,7 +17,7 @@ from itertools import compress, repeat
 from operator import itemgetter
 from typing import Any, NamedTuple
 
-from headrace.runtime.environment import Env
+from headrace.runtime.environment import SLICE, Env
 from headrace.runtime.failures import Failures
 from headrace.runtime.operators.source_sink import Outlet, header_decoder, writes_headers
 from headrace.runtime.rows import Output, PartitionBatch
@@ -34,7 +36,6 @@ from headrace.topology.nodes import (
     TableToStream,
 )
 
-SLICE = 200  # records in a column: their objects fit into the CPU's cache; with 10,000, a record takes twice as long
 FEWEST = 8  # records; a smaller batch gains nothing
 
 
