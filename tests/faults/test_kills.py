@@ -41,6 +41,8 @@ from tests.faults.test_topic_growth import GROWTH_KILLS
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
 SMALL = {"batch.max.records": 2, "receipt.max.bytes": 0}
+# An owner purges nothing in the first two seconds after its takeover, in which it could run all batches.
+SLOW = {**SMALL, "commit.interval.ms": 700}
 GROUPS = [START, (RANGES_PLANNED, TASK_RUN, DELTA_WRITTEN), (RECEIPT, MANIFEST, DELIVERY), (MARKER, MERGE, PURGE)]
 # Steps that only other applications take, with the moments at which other tests kill them.
 ELSEWHERE = {
@@ -83,8 +85,7 @@ def test_every_step_is_in_a_group():
 
 @pytest.mark.parametrize("names", GROUPS, ids=" and ".join)
 def test_log_and_stores_are_those_of_a_run_that_was_never_killed(names, deploy, jvm, undisturbed, chance):
-    # An owner purges nothing in the first two seconds after its takeover, in which it could run all batches.
-    place = deploy("WORDS", config=SMALL | ({"commit.interval.ms": 700} if PURGE in names else {}))
+    place = deploy("WORDS", config=SLOW if PURGE in names else SMALL)
     for kill in [kill_at(name, when, chance) for name in names for when in ("before", "after")]:
         sys.stdout.write(f"{kill}\n")
         place.start(kill, environment=jvm).ends_by_kill()
@@ -149,7 +150,8 @@ if IS_LONG:
         whom, master, name, deploy, undisturbed, chance
     ):
         """The one that takes the step, or one of those that wait while the driver takes it."""
-        place = deploy("WORDS", config={**SMALL, "slots.free.cores": 0}, master=master)
+        settings = SLOW if name == PURGE else SMALL
+        place = deploy("WORDS", config={**settings, "slots.free.cores": 0}, master=master)
         kills = [kill_at(name, when, chance)._replace(whom=whom) for when in ("before", "after")]
         sys.stdout.write(f"{kills}\n")
         run = place.start(*kills, environment=SPARK_HOME)
